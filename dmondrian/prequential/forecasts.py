@@ -108,14 +108,22 @@ def forecast_and_learn_all(
     return collector.forecasts()
 
 
-def mean_over_trees(parts: Sequence[Summed], n_trees: int) -> np.ndarray:
-    """Return the mean forecast, float64 [n, k], over all ensembles of a forest."""
+def added(parts: Sequence[Summed]) -> Summed:
+    """Return the sums over the trees of several ensembles of a forest, to the last bit."""
     partial = [part for part in parts if isinstance(part, dict)]
     if partial:
-        return pairwise.total(pairwise.joined(partial)) / n_trees
+        return pairwise.joined(partial)
     whole = np.zeros_like(parts[0])
     for part in parts:
         whole += part
+    return whole
+
+
+def mean_over_trees(parts: Sequence[Summed], n_trees: int) -> np.ndarray:
+    """Return the mean forecast, float64 [n, k], over all ensembles of a forest."""
+    whole = added(parts)
+    if isinstance(whole, dict):
+        return pairwise.total(whole) / n_trees
     return whole / (n_trees * finest_one(n_trees))
 
 

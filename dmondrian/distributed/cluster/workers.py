@@ -1,7 +1,7 @@
 """The living workers of a cluster, and the placement of shards on them.
 
-A lost worker is noticed in `Workers.refresh`: the scheduler reports that workers came or went, and
-its list of all workers is asked for then, and now and again.
+A lost worker is noticed in `Workers.refresh`, which polls the scheduler: each second, or, after
+`follow`, when it reported that workers came or went, and now and again.
 
 Relies on the scheduler's list of workers. Promises that shards go where the load per thread is
 least, that equal sets of workers place equally, and that an adaptive cluster (`cluster.adapt`) sees
@@ -52,6 +52,7 @@ class _Changes:
 
     def __init__(self) -> None:
         self.count = 0
+        self.users = 0  # `Workers` that look at the count
 
     def __call__(self, event: tuple[float, Any]) -> None:
         _, about = event
@@ -73,7 +74,8 @@ class Workers:
         self._client = client
         self._patience = patience
         self._refreshed = self._polled = -float("inf")
-        self._changes: _Changes | None = None  # reported to the client; None if it is not told
+        self._follows = False
+        self._changes: _Changes | None = None  # reported to the client; None if none are
         self._n_changes = 0  # those before the last poll
         self._subscribed = 0.0  # monotonic seconds
         self._seen = time.monotonic()
@@ -113,7 +115,7 @@ class Workers:
         self._n_changes = 0 if self._changes is None else self._changes.count
         found = self._query_scheduler()
         was_connected, self.is_connected = self.is_connected, self._client.status == "running"
-        if self.is_connected and not (was_connected and self._is_told()):
+        if self._follows and self.is_connected and not (was_connected and self._is_told()):
             self._subscribe(moment)
         if found is not None:
             living = {a: int(w["nthreads"]) for a, w in found.items() if w["status"] in _LIVING}
@@ -127,6 +129,10 @@ class Workers:
             self._give_up(time.monotonic() - self._seen)
         return True
 
+    def follow(self) -> None:
+        """Have the scheduler report changes, and poll it seldom, until `close`."""
+        self._follows = True
+
     def _is_told(self) -> bool:
         """Return whether the client still takes in events for these workers."""
         handlers = getattr(self._client, "_event_handlers", {})
@@ -136,7 +142,9 @@ class Workers:
         """Have the scheduler report changes, unless the client has another use for its events."""
         there = getattr(self._client, "_event_handlers", {}).get(_TOPIC)
         if there is None or isinstance(there, _Changes):  # one for all runs of a client
-            self._changes = there or _Changes()
+            if self._changes is None:
+                self._changes = there or _Changes()
+                self._changes.users += 1
             self._n_changes, self._subscribed = self._changes.count, moment
             self._client.subscribe_topic(_TOPIC, self._changes)
 
@@ -196,13 +204,22 @@ class Workers:
     def _request_worker(self) -> None:
         """Keep a task pending while there is no worker: pinned orders alone show no demand."""
         if self._n_living:
-            self.close()
+            self._release()
         elif self._demand is None and self._client.status == "running":
             key = f"dmondrian-demand-{uuid.uuid4().hex}"
             self._demand = self._client.submit(_do_nothing, key=key, pure=False)
 
     def close(self) -> None:
-        """Release the pending task, if any."""
+        """Release the pending task, if any, and have no more changes reported."""
+        self._release()
+        self._follows = False
+        if self._changes is not None:
+            self._changes.users -= 1
+            if self._is_told() and not self._changes.users and self._client.status == "running":
+                self._client.unsubscribe_topic(_TOPIC)
+            self._changes = None
+
+    def _release(self) -> None:
         if self._demand is not None:
             self._demand.release()
             self._demand = None

@@ -45,6 +45,7 @@ from dmondrian.distributed.worker.messages import (
     Answer,
     Bundle,
     Order,
+    Reply,
     Restore,
     Step,
 )
@@ -152,6 +153,7 @@ class Coordinator:
             Data or checkpoints cannot be used; the message has the reason.
         """
         self._interrupts = interrupts
+        self._workers.follow()
         try:
             while self._ledger.settled < len(self._units):
                 self._watch(interrupts)
@@ -470,7 +472,7 @@ class Coordinator:
             state.address,
             start=unit.start,
             stop=unit.stop,
-            forecasts=is_new and self._ledger.needs_forecasts,
+            forecasts=is_new and not self._ledger.has_forecasts(state.shard, unit.index),
             samples=is_new and self._ledger.calibration is not None,
             with_labels=is_new and state.shard == self._states[0].shard,
             save=(is_new or unit.index == self._stop) and unit.index in self._marks,
@@ -519,14 +521,20 @@ class Coordinator:
         while (finished := self._results.take(timeout)) is not None:
             timeout = 0.0
             sent: SentBundle = finished.context
-            answers = sent.answers(finished)
+            reply = sent.reply(finished)
+            answers, unforecast = reply.answers, self._take_forecasts(sent, reply)
             if sent.trains:
                 self._sizes.note(answers)
             if any(answer.status in (MOVED, GONE) for answer in answers):
                 self._workers.refresh(now=True)
                 self._drop_lost()
             for (state, unit), answer in zip(sent.orders, answers, strict=True):
-                if state.shard in sent.wanted:  # else an order before it failed
+                if state.shard not in sent.wanted:  # an order before it failed
+                    continue
+                if (state.shard, unit) in unforecast:  # as if it was not answered
+                    self._recall(state)
+                    state.sent = state.done
+                else:
                     self._judge(state, unit, answer)
             self._note_answered(sent)
             for state, _ in sent.orders:
@@ -534,6 +542,20 @@ class Coordinator:
             self._to_ask.add(sent.address)
             if self._is_joint:
                 self._ask_all()  # all wait for the sums of the last one
+
+    def _take_forecasts(self, sent: SentBundle, reply: Reply) -> set[tuple[int, int | None]]:
+        """Record forecasts that were added on a worker; return shards and units without some.
+
+        They count whatever becomes of the shards: they depend on shards and rows alone. Those of
+        shards some of which have been asked apart, after a loss, cannot be used.
+        """
+        missing: set[tuple[int, int | None]] = set()
+        for some in reply.added:
+            shards = {sent.orders[place][0].shard for place in some.orders}
+            unit = sent.orders[some.orders[0]][1]
+            assert unit is not None  # these are steps
+            missing |= {(n, unit) for n in self._ledger.take_forecasts(unit, shards, some.totals)}
+        return missing
 
     def _note_answered(self, sent: SentBundle) -> None:
         """Note that orders are answered, or that no answer to them counts."""

@@ -10,6 +10,7 @@ slices do (:mod:`dmondrian.distributed.worker.work_units`).
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,21 @@ from dmondrian.drift.waiting_rows import learned_and_waiting
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.joint_fit.minibatch import batch_at
 from dmondrian.prequential.forecast_lag import BATCHES, SLICES, delay_of, slices
-from dmondrian.prequential.forecasts import mean_over_trees
+from dmondrian.prequential.forecasts import Summed, mean_over_trees
 from dmondrian.prequential.stream_sample import Sampled, add
 from dmondrian.uncertainty.temperature_scaling import Fitted, calibrated, tells_labels
 
 _log = logging.getLogger("dmondrian")
 
 Saved = dict[int, dict[str, Any]]  # shard: {"digest", "bytes"}
+
+
+@dataclass
+class _Forecasts:
+    """Forecasts of a unit."""
+
+    shards: set[int] = field(default_factory=set)  # that they are of
+    totals: list[list[Summed]] = field(default_factory=list)  # by sets of shards, then blocks
 
 
 class Ledger:
@@ -87,6 +96,7 @@ class Ledger:
         self._sortedness = sortedness
         self._barrier = MinibatchBarrier(n_shards, n_trees) if parameters.learns_jointly else None
         self._answers: dict[int, dict[int, Answer]] = {}
+        self._forecasts: dict[int, _Forecasts] = {}
         self._is_warned = False  # about forecasts worse than the mean label
         self._is_warned_of_drift = progressive is not None and progressive.has_drifted
 
@@ -135,6 +145,35 @@ class Ledger:
         """Record an answer; repeated ones are ignored."""
         if not self.has(shard, unit):
             self._answers.setdefault(unit, {})[shard] = answer
+            totals = [block.total for block in answer.blocks if block.total is not None]
+            if totals:
+                self.take_forecasts(unit, {shard}, totals)
+
+    def take_forecasts(self, unit: int, shards: set[int], totals: list[Summed]) -> set[int]:
+        """Record forecasts of a unit, summed over shards; return those that are without.
+
+        Sums of shards some of which have forecasts already are not used.
+
+        Parameters
+        ----------
+        unit : int
+        shards : set of int
+        totals : list
+            Of each block of the unit.
+        """
+        if unit < self.settled:
+            return set()
+        there = self._forecasts.setdefault(unit, _Forecasts())
+        if there.shards.isdisjoint(shards):
+            there.shards |= shards
+            there.totals.append(totals)
+        return shards - there.shards
+
+    def has_forecasts(self, shard: int, unit: int) -> bool:
+        """Return whether a shard's forecasts of a unit are there, or are not needed."""
+        if not self.needs_forecasts or unit < self.settled:
+            return True
+        return unit in self._forecasts and shard in self._forecasts[unit].shards
 
     def is_ready(self) -> bool:
         """Return whether all shards have answered for the oldest unsettled unit."""
@@ -147,8 +186,11 @@ class Ledger:
         self.settled += 1
         mean = self.mean(unit.index)
         by_shard = [answers[shard].blocks for shard in sorted(answers)]
-        for blocks in zip(*by_shard, strict=True):
-            self._score(blocks, mean)
+        forecasts = self._forecasts.pop(unit.index, _Forecasts())
+        # Whoever takes an answer sees to it that its forecasts are there, perhaps in a sum.
+        assert len(forecasts.shards) in (0, self._n_shards)
+        for i, blocks in enumerate(zip(*by_shard, strict=True)):
+            self._score(blocks, mean, [totals[i] for totals in forecasts.totals])
             if self._sortedness is not None and blocks[0].y is not None:
                 self._sortedness.add(blocks[0].y)
         saved = {
@@ -161,10 +203,12 @@ class Ledger:
             self._barrier.forget_before(self.settled)
         return unit, saved
 
-    def _score(self, blocks: tuple[BlockAnswer, ...], mean: np.ndarray | None) -> None:
+    def _score(
+        self, blocks: tuple[BlockAnswer, ...], mean: np.ndarray | None, totals: list[Summed]
+    ) -> None:
         """Add the counts of consecutive rows, and score their forecasts, summed over trees.
 
-        ``mean`` is the mean prediction of all trees, if known.
+        ``mean`` is the mean prediction of all trees, if known; ``totals`` are forecasts by shards.
         """
         first = blocks[0]
         for name, count in first.counts.items():
@@ -174,7 +218,6 @@ class Ledger:
             return
         sampled = [block.sampled for block in blocks if block.sampled is not None]
         drawn = add(sampled) if sampled else None
-        totals = [block.total for block in blocks if block.total is not None]
         if mean is None and totals:
             mean = mean_over_trees(totals, self._n_trees)
         if self.guard is not None:

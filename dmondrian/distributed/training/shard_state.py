@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dmondrian.distributed.worker.messages import FAILED, GAP, GONE, MOVED, Answer
+from dmondrian.distributed.worker.messages import FAILED, GAP, GONE, MOVED, Answer, Reply
 from dmondrian.errors import (
     ClusterError,
     DMondrianError,
@@ -106,9 +106,11 @@ class SentBundle:
         """Whether these are steps, and not restores."""
         return self.orders[0][1] is not None
 
-    def answers(self, finished: FinishedTask) -> list[Answer]:
+    def reply(self, finished: FinishedTask) -> Reply:
         """Return the answer to each order, with status `GONE` where there is none."""
         if finished.error is None:
             return finished.result
         about = type(finished.error).__name__, str(finished.error)
-        return [Answer(GONE, state.shard, "unknown", error=about) for state, _ in self.orders]
+        return Reply(
+            [Answer(GONE, state.shard, "unknown", error=about) for state, _ in self.orders]
+        )

@@ -79,7 +79,8 @@ class BlockAnswer:
     """A shard's results for consecutive rows of one chunk."""
 
     start: int  # position of the first row
-    total: Summed | None = None  # forecasts [n, K] summed over the shard's trees
+    # forecasts [n, K] summed over the shard's trees; None also where they are in `AddedForecasts`
+    total: Summed | None = None
     sampled: Sampled | None = None  # forecasts of a sample of rows, summed as integers
     y: np.ndarray | None = None  # float64 [n]
     weight: np.ndarray | None = None  # float64 [n]
@@ -123,3 +124,19 @@ class Answer:
     nodes: int = 0  # nodes of the shard's trees
     error: tuple[str, str] | None = None  # class name and message
     next_sums: np.ndarray | None = None  # of a restored shard: predictions of the next mini-batch
+
+
+@dataclass
+class AddedForecasts:
+    """Forecasts of a unit's rows, summed over the trees of some shards."""
+
+    orders: list[int]  # places in the bundle of the orders whose answers they are left out of
+    totals: list[Summed]  # of each block of the unit
+
+
+@dataclass
+class Reply:
+    """Results of a bundle."""
+
+    answers: list[Answer]  # of each order
+    added: list[AddedForecasts] = field(default_factory=list)

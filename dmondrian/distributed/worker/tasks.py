@@ -29,6 +29,7 @@ from dmondrian.checkpoint.run import Run
 from dmondrian.data import Chunk, Plan, place, read_chunk
 from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.cluster.code_version import code_digest
+from dmondrian.distributed.worker.add_forecasts import add_forecasts
 from dmondrian.distributed.worker.block_cache import (
     BlockCache,
     PreparedChunk,
@@ -45,6 +46,7 @@ from dmondrian.distributed.worker.messages import (
     Answer,
     Bundle,
     Order,
+    Reply,
     Restore,
     Step,
 )
@@ -266,24 +268,29 @@ def _here(bundle: Bundle[Order]) -> tuple[Registry | None, int, str]:
     return registry, worker.state.nthreads, worker.address
 
 
-def restore(bundle: Bundle[Restore]) -> list[Answer]:
+def restore(bundle: Bundle[Restore]) -> Reply:
     """Task: restore shards, each at a position, from its blob or as empty trees."""
     registry, n_threads, address = _here(bundle)
     if registry is None:
-        return [Answer(MOVED, order.shard, address) for order in bundle.orders]
+        return _same(MOVED, bundle, address)
     with ThreadPoolExecutor(n_threads, thread_name_prefix="dmondrian-restore") as pool:
-        return list(pool.map(partial(_restore, registry), bundle.orders))
+        return Reply(list(pool.map(partial(_restore, registry), bundle.orders)))
 
 
-def step(bundle: Bundle[Step]) -> list[Answer]:
+def step(bundle: Bundle[Step]) -> Reply:
     """Task: train shards on the rows of orders; see the promises of this module."""
     registry, n_threads, address = _here(bundle)
     if registry is None:
-        return [Answer(MOVED, order.shard, address) for order in bundle.orders]
+        return _same(MOVED, bundle, address)
     held = registry.find(bundle)
     if held is None:
-        return [Answer(LOST, order.shard, address) for order in bundle.orders]
-    return held.queue.run(bundle.orders, n_threads, PATIENCE)
+        return _same(LOST, bundle, address)
+    return add_forecasts(bundle.orders, held.queue.run(bundle.orders, n_threads, PATIENCE))
+
+
+def _same(status: str, bundle: Bundle[Order], address: str) -> Reply:
+    """Return the same answer to all orders."""
+    return Reply([Answer(status, order.shard, address) for order in bundle.orders])
 
 
 def _restore(registry: Registry, order: Restore) -> Answer:

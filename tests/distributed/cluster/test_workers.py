@@ -133,6 +133,7 @@ def test_the_scheduler_is_polled_only_when_it_reports_a_change(
     local, client = cluster(2)
     several = [Workers(client), Workers(client)]
     for workers in several:
+        workers.follow()
         wait_until(
             lambda workers=workers: workers.refresh() and workers._is_known(time.monotonic())
         )
@@ -144,8 +145,13 @@ def test_the_scheduler_is_polled_only_when_it_reports_a_change(
         resize(local, client, n_workers)
         for workers in several:  # each is told
             wait_until(lambda w=workers, n=n_workers: w.refresh() and len(w.threads) == n)
-    several[0].refresh(now=True)
-    assert len(polled) > n_polls
+    several[0].close()
+    resize(local, client, 2)
+    wait_until(lambda: several[1].refresh() and len(several[1].threads) == 2)
+    several[1].close()
+    n_polls = len(polled)
+    assert [one.refresh() for one in several] == [True, True]
+    assert len(polled) == n_polls + 2  # nothing is reported any more
 
 
 def test_the_scheduler_is_polled_each_time_where_it_reports_nothing(
@@ -155,6 +161,7 @@ def test_the_scheduler_is_polled_each_time_where_it_reports_nothing(
     others: list[Any] = []
     client.subscribe_topic("all", others.append)  # of a user: it stays
     workers = Workers(client)
+    workers.follow()
     for _ in range(5):
         workers.refresh()
     assert len(polled) == 5
@@ -169,6 +176,7 @@ def test_an_audit_is_due_after_some_time(
     _, client = cluster(1)
     monkeypatch.setattr(workers_module, "AUDIT_SECONDS", 0.0)
     workers = Workers(client)
+    workers.follow()
     for _ in range(5):
         workers.refresh()
     assert len(polled) == 5

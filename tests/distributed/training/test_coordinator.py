@@ -32,7 +32,7 @@ def test_an_answer_lost_after_a_later_one_that_saved_is_asked_for_again(
             held.append(finished)
             return take(results, timeout)
         if state.shard == 4 and unit == 3 and held and not seen:
-            assert finished.result[0].saved is not None
+            assert finished.result.answers[0].saved is not None
             seen.append(unit)
             lost = FinishedTask(held[0].key, held[0].context, None, LostResultError("lost"))
             again = results.take

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from dmondrian.distributed.worker.messages import OK, Answer, BlockAnswer
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.pairwise import partial_sums
+from dmondrian.prequential.forecasts import added
 
 UNITS = [Unit(0, 0, 60), Unit(1, 60, 100)]
 ROWS = [30, 30, 40]
@@ -63,6 +65,34 @@ def test_totals_do_not_depend_on_the_order_of_answers() -> None:
 def test_a_repeated_answer_changes_nothing() -> None:
     keys = list(answers())
     assert settled([key for key in keys for _ in range(2)]).metrics() == settled(keys).metrics()
+
+
+def test_forecasts_may_come_added_over_any_shards_that_have_none_yet() -> None:
+    made = answers()
+    expected = settled(list(made)).metrics()
+    rng = np.random.default_rng(2)
+    kinds = set()
+    for _ in range(60):
+        ledger = Ledger(UNITS, SHARDS, 3, Progressive("classification"), None, {}, 0, FOREST)
+        for unit in UNITS:
+            for _ in range(3):
+                some = {int(n) for n in rng.permutation(SHARDS)[: rng.integers(1, SHARDS + 1)]}
+                before = {n for n in range(SHARDS) if ledger.has_forecasts(n, unit.index)}
+                by_block = zip(*(made[n, unit.index].blocks for n in some), strict=True)
+                totals = [added([b.total for b in blocks if b.total]) for blocks in by_block]
+                missing = ledger.take_forecasts(unit.index, some, totals)
+                assert missing == (some - before if some & before else set())
+                kinds.add((bool(some & before), bool(missing)))
+        for shard, unit in itertools.product(range(SHARDS), UNITS):
+            answer = made[shard, unit.index]
+            if ledger.has_forecasts(shard, unit.index):
+                blocks = [replace(block, total=None) for block in answer.blocks]
+                answer = replace(answer, blocks=blocks)
+            ledger.take(shard, unit.index, answer)
+        while ledger.settled < len(UNITS):
+            ledger.settle()
+        assert ledger.metrics() == expected
+    assert kinds == {(False, False), (True, False), (True, True)}
 
 
 def test_what_shards_saved_is_reported_when_the_unit_is_settled() -> None:

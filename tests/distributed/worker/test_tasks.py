@@ -26,6 +26,7 @@ from dmondrian.distributed.worker.messages import (
     Answer,
     Bundle,
     Order,
+    Reply,
     Restore,
     Step,
 )
@@ -53,6 +54,9 @@ class Worker:
         return answer
 
     def ask_together(self, task: Any, orders: Sequence[Order]) -> list[Answer]:
+        return self.reply(task, orders).answers
+
+    def reply(self, task: Any, orders: Sequence[Order]) -> Reply:
         return self.send(task, orders).result(timeout=PATIENCE)
 
     def send(self, task: Any, orders: Sequence[Order]) -> Future:
@@ -157,7 +161,7 @@ def test_a_step_sent_together_with_the_one_before_waits_for_it(worker: Worker) -
     worker.restore()
     orders = [worker.order(worker.units[i]) for i in (1, 0)]
     futures = [worker.send(step, [order]) for order in orders]
-    assert [future.result(timeout=PATIENCE)[0].status for future in futures] == [OK, OK]
+    assert [future.result(timeout=PATIENCE).answers[0].status for future in futures] == [OK, OK]
 
 
 def test_without_the_shard_a_step_is_lost(worker: Worker) -> None:
@@ -192,14 +196,23 @@ def test_orders_of_a_bundle_are_answered_each_for_itself(worker: Worker) -> None
     worker.client.run(forget, worker.run.url, worker.attempt, [3])
     worker.client.submit(break_the_next_update, pure=False).result(timeout=PATIENCE)  # of shard 0
     orders = [worker.order(worker.units[u], shard=n, recalls=1) for u in (0, 1) for n in shards]
-    answers = worker.ask_together(step, orders)
+    reply = worker.reply(step, orders)
+    answers = reply.answers
     assert [answer.shard for answer in answers] == shards * 2
     assert [answer.status for answer in answers] == [DIRTY, OK, OK, LOST] * 2
     for n in (1, 2):
         for found, expected in zip((answers[n], answers[n + 4]), alone[n], strict=True):
             for a, b in zip(found.blocks, expected.blocks, strict=True):
-                assert np.array_equal(a.total, b.total)
+                assert a.total is None
                 assert np.array_equal(a.y, b.y)
+    assert [some.orders for some in reply.added] == [[1, 2], [5, 6]]  # of those that learned
+    for unit, some in enumerate(reply.added):
+        by_block = zip(alone[1][unit].blocks, alone[2][unit].blocks, strict=True)
+        for total, (a, b) in zip(some.totals, by_block, strict=True):
+            assert np.array_equal(total, a.total + b.total)
+    again = worker.step(1, shard=1)  # a shard keeps its own
+    for a, b in zip(again.blocks, alone[1][1].blocks, strict=True):
+        assert np.array_equal(a.total, b.total)
 
 
 def test_behind_a_failed_step_of_a_bundle_none_of_its_shard_begins_until_it_is_sent_again(
@@ -208,10 +221,10 @@ def test_behind_a_failed_step_of_a_bundle_none_of_its_shard_begins_until_it_is_s
     worker.ask_together(restore, [worker.order_to_restore(n) for n in (0, 1)])
     read = tasks.read_chunk
 
-    def fail(plan: Plan, chunk: Any) -> Any:
+    def fail(plan: Plan, chunk: Any, floor: int) -> Any:
         if chunk.index == 0:  # not those that are read ahead
             raise OutageError("for now")
-        return read(plan, chunk)
+        return read(plan, chunk, floor)
 
     def orders(recalls: int) -> list[Step]:
         about = [(worker.units[u], n) for u in (0, 1) for n in (0, 1)]
@@ -232,7 +245,7 @@ def test_bundles_that_come_in_any_order_and_twice_learn_each_row_once(worker: Wo
     sent = [worker.send(step, of_unit[u]) for u in (1, 0)]
     sent += [worker.send(step, [*of_unit[0], *of_unit[1], *of_unit[2]])]
     for future in sent:
-        assert all(one.status == OK for one in future.result(timeout=PATIENCE))
+        assert all(one.status == OK for one in future.result(timeout=PATIENCE).answers)
     saved = worker.ask_together(step, [replace(order, save=True) for order in of_unit[2]])
     for n, answer in enumerate(saved):
         assert answer.saved is not None
