@@ -4,7 +4,8 @@ Workers are `distributed.Worker` objects, many to a process, in processes of the
 scheduler and, in this one, the coordinator. Trees are small and steps are of a few rows, so that
 messages are what is measured. Each case is trained twice, with few units and with many: processor
 seconds of the difference, by the steps of shards in it, are free of start and end. By the clock
-nothing is measured: many workers on few cores wait for each other.
+nothing is measured: many workers on few cores wait for each other. With ``--trees`` and more rows
+a step, the cost of more shards for the same trees is what is measured, that of workers included.
 
     python -m benchmarks.scaling [--workers 16 64] [--shards 64]
 """
@@ -40,7 +41,6 @@ from dmondrian.distributed import train
 from dmondrian.distributed.cluster.client import CONFIG
 from dmondrian.distributed.training.attempt import Attempt, attempt_options
 
-UNIT_ROWS = 100
 CLASSES = 7
 PER_PROCESS = 64  # workers of one process
 WAIT = 600.0  # seconds for processes to start
@@ -85,13 +85,13 @@ def process(*arguments: str) -> Iterator[psutil.Process]:
 
 
 @contextmanager
-def cluster(n_workers: int, folder: Path) -> Iterator[tuple[Client, psutil.Process]]:
-    """Start a scheduler and workers; yield a client, and the scheduler's process."""
+def cluster(n_workers: int, folder: Path) -> Iterator[tuple[Client, list[psutil.Process]]]:
+    """Start a scheduler and workers; yield a client, and the processes, the scheduler's first."""
     place = folder / "scheduler"
     place.unlink(missing_ok=True)
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(CONFIG))
-        scheduler = stack.enter_context(process("--serve", str(folder)))
+        processes = [stack.enter_context(process("--serve", str(folder)))]
         end = time.monotonic() + WAIT
         while not (place.exists() and place.read_text()):
             if time.monotonic() > end:
@@ -100,10 +100,11 @@ def cluster(n_workers: int, folder: Path) -> Iterator[tuple[Client, psutil.Proce
         address = place.read_text()
         for first in range(0, n_workers, PER_PROCESS):
             some = min(PER_PROCESS, n_workers - first)
-            stack.enter_context(process("--work", address, "--workers", str(some)))
+            started = process("--work", address, "--workers", str(some))
+            processes.append(stack.enter_context(started))
         client = stack.enter_context(Client(address, set_as_default=False, timeout=WAIT))
         client.wait_for_workers(n_workers, timeout=WAIT)
-        yield client, scheduler
+        yield client, processes
 
 
 def write_rows(path: Path, n_rows: int) -> Path:
@@ -117,49 +118,53 @@ def write_rows(path: Path, n_rows: int) -> Path:
 
 
 def measure(
-    client: Client, scheduler: psutil.Process, data: Path, n_shards: int, window: int
-) -> tuple[int, float, float, float]:
-    """Train once; return units, and processor seconds of coordinator and scheduler, and seconds."""
+    client: Client, processes: list[psutil.Process], data: Path, n_shards: int, args: Any
+) -> tuple[int, np.ndarray]:
+    """Train once; return units, and processor seconds of coordinator, scheduler and workers."""
     with tempfile.TemporaryDirectory() as run:
         estimator = AMFClassifier(
-            n_shards, alpha=0.01, charge_opening=True, feature_scales=None, random_state=7
-        )
-        before = time.process_time(), cpu_of(scheduler), time.monotonic()
+            args.trees or n_shards,
+            alpha=0.01,
+            charge_opening=True,
+            feature_scales=None,
+            random_state=7,
+        )  # fmt: skip
+        before = seconds_of(processes)
         train(
             estimator, data, target="y", run=run, client=client, n_shards=n_shards,
-            checkpoint_every=None, window=window,
+            checkpoint_every=None, window=args.window,
         )  # fmt: skip
-        after = time.process_time(), cpu_of(scheduler), time.monotonic()
+        spent = seconds_of(processes) - before
         opened = Run.open(run)
         plan = Plan.from_parquet(opened.stream.read())
-        units = Attempt(opened, plan, attempt_options(None, window, None)).units
-    here, there, seconds = (b - a for a, b in zip(before, after, strict=True))
-    return len(units), here, there, seconds
+        units = Attempt(opened, plan, attempt_options(None, args.window, None)).units
+    return len(units), spent
 
 
-def cpu_of(one: psutil.Process) -> float:
-    """Return the processor seconds of a process."""
-    times = one.cpu_times()
-    return times.user + times.system
+def seconds_of(processes: list[psutil.Process]) -> np.ndarray:
+    """Return the processor seconds of this process, of the scheduler and of all workers."""
+    times = [one.cpu_times() for one in processes]
+    scheduler, *workers = (one.user + one.system for one in times)
+    return np.array([time.process_time(), scheduler, sum(workers)])
 
 
 def case(args: argparse.Namespace, n_workers: int, n_shards: int, folder: Path) -> dict[str, Any]:
     """Return the price of a shard's step in microseconds, of both processes."""
-    few, many = (write_rows(folder / f"{n}.parquet", n * UNIT_ROWS) for n in args.units)
+    few, many = (write_rows(folder / f"{n}.parquet", n * args.unit_rows) for n in args.units)
     with (
-        mock.patch("dmondrian.distributed.worker.work_units.UNIT_ROWS", UNIT_ROWS),
-        cluster(n_workers, folder) as (client, scheduler),
+        mock.patch("dmondrian.distributed.worker.work_units.UNIT_ROWS", args.unit_rows),
+        cluster(n_workers, folder) as (client, processes),
     ):
-        measure(client, scheduler, few, n_shards, args.window)  # starts all that is to start
-        a = measure(client, scheduler, few, n_shards, args.window)
-        b = measure(client, scheduler, many, n_shards, args.window)
-        files = scheduler.num_fds()
-    steps = (b[0] - a[0]) * n_shards
+        measure(client, processes, few, n_shards, args)  # starts all that is to start
+        a = measure(client, processes, few, n_shards, args)
+        b = measure(client, processes, many, n_shards, args)
+        files = processes[0].num_fds()
+    coordinator, scheduler, workers = (1e6 * (b[1] - a[1]) / ((b[0] - a[0]) * n_shards)).tolist()
     return {
         "orders": args.orders, "workers": n_workers, "shards": n_shards, "window": args.window,
+        "trees": args.trees or n_shards, "unit_rows": args.unit_rows,
         "units": [a[0], b[0]], "scheduler_files": files, "load": os.getloadavg()[0],
-        "coordinator": 1e6 * (b[1] - a[1]) / steps, "scheduler": 1e6 * (b[2] - a[2]) / steps,
-        "seconds": b[3],
+        "coordinator": coordinator, "scheduler": scheduler, "of_workers": workers,
     }  # fmt: skip
 
 
@@ -167,15 +172,18 @@ def report(records: Records) -> str:
     """Markdown: a row per case."""
     rows = [
         [
-            r["orders"], r["workers"], r["shards"], r["window"], f"{r['scheduler']:.0f}",
-            f"{r['coordinator']:.0f}", f"{r['scheduler'] + r['coordinator']:.0f}",
+            r["orders"], r["workers"], r["trees"], r["shards"], r["unit_rows"],
+            f"{r['scheduler']:.0f}", f"{r['coordinator']:.0f}",
+            f"{r['scheduler'] + r['coordinator']:.0f}",
+            f"{1e3 * (r['scheduler'] + r['coordinator']) * r['shards'] / r['unit_rows']:.0f}",
             r["scheduler_files"], f"{r['load']:.1f}", records.cpu(r),
         ]
         for r in records
     ]  # fmt: skip
-    return "Microseconds of processor time a shard and step.\n\n" + table(
-        ["orders", "workers", "shards", "window", "scheduler", "coordinator", "both",
-         "scheduler's open files", "load", "machine"], rows,
+    what = "Microseconds of processor time a shard and step; `ns a row` are of all shards.\n\n"
+    return what + table(
+        ["orders", "workers", "trees", "shards", "rows a step", "scheduler", "coordinator", "both",
+         "ns a row", "scheduler's open files", "load", "machine"], rows,
     )  # fmt: skip
 
 
@@ -183,7 +191,7 @@ def both(orders: str) -> Figure:
     """Return what finds the price of a step in microseconds, of most shards on few workers."""
 
     def find(records: Records) -> Number:
-        found = records.where(orders=orders)
+        found = records.where(orders=orders, unit_rows=100)
         record = max(found, key=lambda one: (one["shards"], -one["workers"]))
         return single(record["scheduler"] + record["coordinator"], ".0f", record)
 
@@ -193,7 +201,7 @@ def both(orders: str) -> Figure:
 PAGE = Page(
     title="Many workers",
     question="What does a step of a shard cost scheduler and coordinator?",
-    identity=("orders", "workers", "shards", "window", "cpu"),
+    identity=("orders", "workers", "trees", "shards", "unit_rows", "window", "cpu"),
     body=report,
     numbers={"one": both("one a step"), "bundles": both("bundles")},
     sentences=(
@@ -213,6 +221,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 8, 16, 64])
     parser.add_argument("--shards", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--units", type=int, nargs=2, default=[10, 60])
+    parser.add_argument("--trees", type=int, default=0, help="0: one a shard")
+    parser.add_argument("--unit-rows", type=int, default=100)
     parser.add_argument("--window", type=int, default=4)
     parser.add_argument("--orders", default="bundles", help="what is measured, for the table")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)

@@ -9,6 +9,7 @@
 #SBATCH --time=24:00:00
 #SBATCH --requeue
 set -euo pipefail
+ulimit -n "$(ulimit -H -n)" # the scheduler has some six files open for each worker
 
 if [ "$#" -lt 1 ]; then
     echo "train.sh: expected a job file, got none: sbatch train.sh JOB.toml [options]" >&2

@@ -49,7 +49,7 @@ def test_manifests_are_what_the_operator_expects(
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("replicas: 4", "replicas: four"),
+        ("replicas: 2", "replicas: four"),
         ("containerPort: 8786", "containerport: 8786"),
         ("secretName: dmondrian-tls", "secret: dmondrian-tls"),
         ("readinessProbe", "readynessProbe"),

@@ -120,9 +120,9 @@ class OwnClient(Client):
 
 
 def local_size(n_workers: int | None, threads: int | None) -> tuple[int, int]:
-    """Return the processes and threads of a local cluster; by default one process per four cores.
+    """Return the processes and threads of a local cluster; by default one process per eight cores.
 
-    Shards of one process share decoded blocks, so fewer processes read less.
+    Shards of one process share decoded blocks, orders and forecasts.
     """
     for name, value in (("n_workers", n_workers), ("threads", threads)):
         if value is not None and (isinstance(value, bool) or value < 1):
@@ -130,7 +130,7 @@ def local_size(n_workers: int | None, threads: int | None) -> tuple[int, int]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = cores or 1
     if n_workers is None:
-        n_workers = max(1, -(-cores // 4) if threads is None else cores // threads)
+        n_workers = max(1, -(-cores // 8) if threads is None else cores // threads)
     return n_workers, threads or max(1, cores // n_workers)
 
 

@@ -49,6 +49,9 @@ from dmondrian.uncertainty.temperature_scaling import kind_of
 
 _log = logging.getLogger("dmondrian")
 
+USUAL_SHARDS = 12
+"""Shards up to which a unit has `UNIT_NUMBERS` forecasts a shard; with more it has fewer."""
+
 
 @dataclass(frozen=True)
 class AttemptOptions:
@@ -233,7 +236,9 @@ class Attempt:
             is_sliced = forecast_lag.kind_of(self.parameters) in forecast_lag.SLICED_KINDS
         if self.parameters.follows_stream:
             n_outputs = share_width(self.parameters)
-        return cut(chunks, None, interval, (position,), n_outputs, is_sliced)
+        # Workers keep the forecasts of all shards until a unit is settled.
+        n_numbers = n_outputs * -(-len(self.run.run_json["shards"]) // USUAL_SHARDS)
+        return cut(chunks, None, interval, (position,), n_numbers, is_sliced)
 
     def drive(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
         """Run the coordinator to the end; record the attempt in the run folder."""

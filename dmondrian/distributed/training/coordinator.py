@@ -23,6 +23,7 @@ from dmondrian.data import Plan
 from dmondrian.distributed.cluster.code_version import code_digest
 from dmondrian.distributed.cluster.events import Events
 from dmondrian.distributed.cluster.interrupt import Interrupts
+from dmondrian.distributed.cluster.open_files import check_open_files
 from dmondrian.distributed.cluster.progress import Progress, ProgressReporter, Speed
 from dmondrian.distributed.cluster.results import ResultQueue
 from dmondrian.distributed.cluster.workers import Workers
@@ -154,6 +155,8 @@ class Coordinator:
         """
         self._interrupts = interrupts
         self._workers.follow()
+        self._workers.refresh(now=True)
+        check_open_files(self._client, len(self._workers.threads))
         try:
             while self._ledger.settled < len(self._units):
                 self._watch(interrupts)

@@ -27,11 +27,12 @@ _log = logging.getLogger("dmondrian")
 NOTED = {"is_remark": True}
 """Marks a log record that may also come as a warning, so that it is shown once."""
 
-MOST_SHARDS = 12
-"""Default number of shards: enough to spread over a small cluster, few enough to share reads."""
+MOST_SHARDS = 64
+"""Default number of shards, if there are as many trees: as many workers have something to do.
 
-MOST_SHARDS_OF_MEMBERS = 64
-"""The same for a forest that follows the stream: each of its trees has ten or so around it."""
+More are asked for by ``n_shards``: each costs an upload a checkpoint, whatever the workers. Earlier
+versions had 12; a run keeps what it began with, as its run.json has it.
+"""
 
 IN_MEMORY = (
     "a run reads its rows again where it goes on, and on other machines, so write them as Parquet "
@@ -121,8 +122,7 @@ def prepare_run(
     if on_plan is not None:
         on_plan(plan)
     about = _about(estimator, began, url)
-    most = MOST_SHARDS_OF_MEMBERS if follows_stream(about["parameters"]) else MOST_SHARDS
-    about |= _trees(estimator, most, **run_options)
+    about |= _trees(estimator, **run_options)
     if run_options["n_shards"] is None:
         about["shards"] = _stored_shards(url, about["shards"])
     try:
@@ -253,12 +253,12 @@ def _known_then(params: dict[str, Any], defaults: dict[str, Any], url: str) -> d
 
 
 def _trees(
-    estimator: Any, most: int, n_shards: int | None, first_tree: int, progressive: bool
+    estimator: Any, n_shards: int | None, first_tree: int, progressive: bool
 ) -> dict[str, Any]:
-    """Return the entries of run.json about trees; ``most`` are the shards by default."""
+    """Return the entries of run.json about trees."""
     n_trees = int(estimator.n_estimators)
     if n_shards is None:
-        n_shards = min(n_trees, most)
+        n_shards = min(n_trees, MOST_SHARDS)
     if isinstance(n_shards, bool) or not 1 <= n_shards <= n_trees:
         raise ParameterError(f"n_shards is {n_shards!r}; expected 1 to {n_trees}, the trees")
     if isinstance(first_tree, bool) or not 0 <= first_tree < MOST_TREES:
