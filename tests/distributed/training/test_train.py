@@ -22,6 +22,7 @@ from dmondrian import AMFRegressor
 from dmondrian.checkpoint import Run
 from dmondrian.data import read_block
 from dmondrian.distributed import Progress, TrainedRun, train
+from dmondrian.distributed.training import run_setup
 from dmondrian.errors import CheckpointError, DataError, ParameterError, PlanError, StoreError
 from dmondrian.store import Store
 from tests.distributed.conftest import (
@@ -293,6 +294,34 @@ def test_a_coordinator_that_goes_on_reads_no_blob(
     n_bytes = sum(path.stat().st_size for path in others if path.parent.name != "blobs")
     assert sum(read.values()) < 4 * n_bytes  # some are read more than once
     assert digests(again) == digests(undisturbed)
+
+
+def test_shards_are_by_default_as_many_as_trees_and_an_older_run_keeps_its_own(
+    fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With equal metrics: neither they nor any tree depends on how trees are cut into shards."""
+
+    def shards(run: TrainedRun) -> list[list[int]]:
+        return Run.open(run.run_url).run_json["shards"]
+
+    trees = forest(n_estimators=14)
+    new = fit("new", estimator=trees)
+    assert shards(new) == [[i, i + 1] for i in range(14)]
+    with monkeypatch.context() as patch:
+        patch.setattr(run_setup, "MOST_SHARDS", 12)  # as in earlier versions
+        old = fit("old", estimator=trees)
+    expected = shards(old)
+    assert len(expected) == 12
+    for manifest in sorted(Path(old.run_url, "manifests").iterdir())[3:]:
+        manifest.unlink()
+    again = fit("old", estimator=trees)
+    assert again.summary["resumed_at"] == 3000
+    assert shards(again) == expected
+    assert new.metrics == old.metrics == again.metrics
+    assert digests(again) == digests(old)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_setup, "MOST_SHARDS", 3)
+        assert len(shards(fit("few", estimator=trees))) == 3
 
 
 def test_a_drawn_seed_is_kept_when_the_run_goes_on(fit: Fit, tmp_path: Path) -> None:
