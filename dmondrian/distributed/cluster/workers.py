@@ -115,7 +115,7 @@ class Workers:
         self._n_changes = 0 if self._changes is None else self._changes.count
         found = self._query_scheduler()
         was_connected, self.is_connected = self.is_connected, self._client.status == "running"
-        if self._follows and self.is_connected and not (was_connected and self._is_told()):
+        if self._follows and self.is_connected and not (was_connected and self._is_subscribed()):
             self._subscribe(moment)
         if found is not None:
             living = {a: int(w["nthreads"]) for a, w in found.items() if w["status"] in _LIVING}
@@ -133,7 +133,7 @@ class Workers:
         """Have the scheduler report changes, and poll it seldom, until `close`."""
         self._follows = True
 
-    def _is_told(self) -> bool:
+    def _is_subscribed(self) -> bool:
         """Return whether the client still takes in events for these workers."""
         handlers = getattr(self._client, "_event_handlers", {})
         return self._changes is not None and handlers.get(_TOPIC) is self._changes
@@ -152,7 +152,7 @@ class Workers:
         """Return whether the workers are as they were at the last poll, as far as was reported."""
         return (
             self._changes is not None
-            and self._is_told()
+            and self._is_subscribed()
             and self._changes.count == self._n_changes
             and self._polled >= self._subscribed + _SUBSCRIBING
             and moment < self._polled + AUDIT_SECONDS
@@ -215,7 +215,11 @@ class Workers:
         self._follows = False
         if self._changes is not None:
             self._changes.users -= 1
-            if self._is_told() and not self._changes.users and self._client.status == "running":
+            if (
+                self._is_subscribed()
+                and not self._changes.users
+                and self._client.status == "running"
+            ):
                 self._client.unsubscribe_topic(_TOPIC)
             self._changes = None
 

@@ -114,8 +114,8 @@ def train(
     client : Client or None
         A cluster of the caller; by default worker processes of this machine.
     n_shards : int or None
-        Parts the forest is cut into, fixed for the run; by default at most 12, or 64 with
-        ``drift="follow"``.
+        Parts the forest is cut into, fixed for the run: so many workers have something to do. By
+        default one a tree, at most 64.
     first_tree : int
         Number of the first tree. Runs of one seed with other trees can be merged.
     checkpoint_every : str, int or None
