@@ -175,15 +175,14 @@ def report(records: Records) -> str:
             r["orders"], r["workers"], r["trees"], r["shards"], r["unit_rows"],
             f"{r['scheduler']:.0f}", f"{r['coordinator']:.0f}",
             f"{r['scheduler'] + r['coordinator']:.0f}",
-            f"{1e3 * (r['scheduler'] + r['coordinator']) * r['shards'] / r['unit_rows']:.0f}",
             r["scheduler_files"], f"{r['load']:.1f}", records.cpu(r),
         ]
         for r in records
     ]  # fmt: skip
-    what = "Microseconds of processor time a shard and step; `ns a row` are of all shards.\n\n"
+    what = "Microseconds of processor time a shard and step.\n\n"
     return what + table(
         ["orders", "workers", "trees", "shards", "rows a step", "scheduler", "coordinator", "both",
-         "ns a row", "scheduler's open files", "load", "machine"], rows,
+         "scheduler's open files", "load", "machine"], rows,
     )  # fmt: skip
 
 

@@ -413,7 +413,7 @@ class Coordinator:
                 self._submit_steps([(state, self._stop)])
 
     def _step_together(self, states: list[ShardState], is_saving: bool, limit: int) -> bool:
-        """Send the next steps of shards of one worker; return whether there was room for some.
+        """Send the next steps of shards of one worker; return whether it took some.
 
         They are sent in as few bundles as are answered soon.
         """
@@ -429,12 +429,12 @@ class Coordinator:
             for state in states[first : first + n_steps]:
                 units = range(state.sent, min(limit, state.sent + n_units))
                 steps += [(state, unit) for unit in self._before_mark(units)]
-            if self._is_room(address, len(steps), n_steps, threads):
+            if self._takes_more(address, len(steps), n_steps, threads):
                 self._submit_steps(sorted(steps, key=lambda pair: (pair[1], pair[0].shard)))
                 is_sent = True
         return is_sent
 
-    def _is_room(self, address: str, n_new: int, n_steps: int, threads: int) -> bool:
+    def _takes_more(self, address: str, n_new: int, n_steps: int, threads: int) -> bool:
         """Return whether a worker should get another order of steps now.
 
         While it has others to do, a small one waits for what will be sent with it.
