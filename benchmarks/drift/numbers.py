@@ -138,11 +138,13 @@ STREAMS: dict[str, NumberStream] = {
         lambda n, folder: centres(n, 8), "30 centres that move, .0002 a row", untouched=True
     ),
 }
+BOOSTED = {"drift": "follow", "experts": ("mondrian", "boosted")}
 LEARNERS: dict[str, Learner] = {
     "AMF plain 10": Learner(OWN, "dmondrian", 10, {"feature_scales": None}),
     "AMF 10": Learner(OWN, "dmondrian", 10),
     "AMF follow 10": Learner(OWN, "dmondrian", 10, {"drift": "follow"}, in_calls=True),
     "AMF follow 4": Learner(OWN, "dmondrian", 4, {"drift": "follow"}, in_calls=True),
+    "AMF boosted 10": Learner(OWN, "dmondrian", 10, BOOSTED, in_calls=True),
     "river ARF 10": Learner(PEER, "river_arf"),
     "river HAT": Learner(PEER, "river_hat", 1),
     "mean of labels": Learner(BASELINE),

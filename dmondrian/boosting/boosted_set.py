@@ -20,12 +20,16 @@ from dmondrian.boosting.boosting_kernels import (
     SUM_BITS,
     Binned,
     Growing,
+    LogLoss,
     Space,
+    SquaredLoss,
     Trees,
+    answer_numbers,
     answer_rows,
     fit_rounds,
 )
 from dmondrian.boosting.column_bins import column_bins
+from dmondrian.ensemble.settings.numeric_limits import LARGEST_TARGET
 from dmondrian.errors import CorruptError
 from dmondrian.forest.packed_arrays import packed, unpacked
 from dmondrian.tree.box_encoding import read_only
@@ -34,6 +38,8 @@ from dmondrian.tree.keyed_random import log
 _PRIOR = 0.5  # weight of each class beside its rows
 _LARGEST_EXPONENT = 1000  # of what gradients are multiplied by
 _LARGEST_SCORE = 1e6  # of a state from outside
+_LARGEST_ERROR = 4.0  # that counts, of numbers in [-1, 1]: then sums are bounded
+_LEAST_EXPONENT = -1000  # of the unit of numbers
 
 
 class BoostedSet:
@@ -42,12 +48,14 @@ class BoostedSet:
     Parameters
     ----------
     trees : Trees
-    first_scores : float64 [K]
-        Log odds without trees.
+    first_scores : float64 [K] or [1]
+        Log odds, or number, without trees.
+    scale : float
+        Of numbers, unit of what trees answer; 0 for classes.
     """
 
-    def __init__(self, trees: Trees, first_scores: np.ndarray) -> None:
-        self.trees, self.first_scores = trees, first_scores
+    def __init__(self, trees: Trees, first_scores: np.ndarray, scale: float = 0.0) -> None:
+        self.trees, self.first_scores, self.scale = trees, first_scores, scale
 
     @classmethod
     def fit(
@@ -59,13 +67,15 @@ class BoostedSet:
         ----------
         X : float32 [n, d], 0 < n <= MOST_ROWS
         y : float64 [n]
-            Classes.
+            Classes, or numbers.
         w : float64 [n]
             Weights > 0.
         n_classes : int
-            K > 1.
+            K > 1; 0 for numbers.
         growing : Growing
         """
+        if not n_classes:
+            return cls._of_numbers(X, y, w, growing)
         labels = y.astype(np.int64)
         totals = np.zeros(n_classes)
         np.add.at(totals, labels, w)  # in the order of rows
@@ -76,18 +86,23 @@ class BoostedSet:
         if n_classes == 2:
             first = np.array([0.0, first[1] - first[0]])
             outputs = outputs[1:]
-        bins, n = column_bins(X), len(X)
-        exponent = SUM_BITS - math.frexp(float(np.add.accumulate(w)[-1]))[1]
-        exponent = min(exponent, _LARGEST_EXPONENT)
-        binned = Binned(
-            *bins, labels, read_only(w), math.ldexp(1.0, -exponent), math.ldexp(1.0, exponent)
-        )
-        trees = _empty_trees(np.tile(outputs, growing.n_rounds), growing.n_leaves)
-        scores = np.tile(first, (n, 1))
-        space = _space(n, growing.n_leaves, len(bins.ends))
-        n_rounds = fit_rounds(growing, binned, outputs, scores, trees, space)
-        n_trees = n_rounds * len(outputs)
-        return cls(Trees(*(np.ascontiguousarray(part[:n_trees]) for part in trees)), first)
+        trees = _grown(X, labels, w, outputs, first, LogLoss(n_classes), 1.0, growing)
+        return cls(trees, first)
+
+    @classmethod
+    def _of_numbers(
+        cls, X: np.ndarray, y: np.ndarray, w: np.ndarray, growing: Growing
+    ) -> BoostedSet:
+        """Return a set fitted to numbers, whose trees answer them in units of a power of two."""
+        weight, total = (np.add.accumulate(part)[-1] for part in (w, w * (y - y[0])))
+        center = float(y[0] + total / weight)
+        apart = y - center
+        farthest = float(np.abs(apart).max())
+        scale = math.ldexp(1.0, max(math.frexp(farthest)[1], _LEAST_EXPONENT))
+        outputs = np.zeros(int(farthest > 0.0), np.int64)
+        start, loss = np.zeros(1), SquaredLoss(_LARGEST_ERROR)
+        trees = _grown(X, apart / scale, w, outputs, start, loss, _LARGEST_ERROR, growing)
+        return cls(trees, np.array([center]), scale)
 
     @property
     def n_bytes(self) -> int:
@@ -95,15 +110,22 @@ class BoostedSet:
         return sum(part.nbytes for part in self.trees) + self.first_scores.nbytes
 
     def answer(self, X: np.ndarray) -> np.ndarray:
-        """Return the probabilities of classes, float64 [n, K], of rows float32 [n, d]."""
+        """Return what it answers rows float32 [n, d].
+
+        Probabilities of classes, float64 [n, K], or means of numbers, float64 [n, 1].
+        """
         out = np.empty((len(X), len(self.first_scores)))
+        if self.scale:
+            answer_numbers(self.trees, float(self.first_scores[0]), self.scale, read_only(X), out)
+            return out
         answer_rows(self.trees, self.first_scores, read_only(X), out)
         return out
 
     def to_json(self) -> dict[str, Any]:
         """Return the set as text."""
         found: dict[str, Any] = {name: packed(part) for name, part in self.trees._asdict().items()}
-        return found | {"n": len(self.trees.outputs), "first_scores": packed(self.first_scores)}
+        found |= {"n": len(self.trees.outputs), "first_scores": packed(self.first_scores)}
+        return found | ({"scale": self.scale} if self.scale else {})
 
     @classmethod
     def from_json(cls, stored: Any, d: int, n_classes: int, growing: Growing) -> BoostedSet:
@@ -114,9 +136,9 @@ class BoostedSet:
         CorruptError
             If it is not one of rows of ``d`` columns.
         """
-        names = {*Trees._fields, "n", "first_scores"}
+        names = {*Trees._fields, "n", "first_scores"} | ({"scale"} if not n_classes else set())
         n = stored.get("n") if isinstance(stored, dict) and set(stored) == names else None
-        most = growing.n_rounds * n_classes
+        most = growing.n_rounds * max(n_classes, 1)
         if type(n) is not int or not 0 <= n <= most:
             raise CorruptError(f"a boosted set should have 0 to {most} trees: {str(stored)[:80]}")
         shapes = _empty_trees(np.zeros(n, np.int64), growing.n_leaves)
@@ -126,15 +148,62 @@ class BoostedSet:
                 for name, part in shapes._asdict().items()
             )
         )
-        first = unpacked(stored["first_scores"], (n_classes,), np.float64)
-        if not _are_sound(trees, d, n_classes) or not (np.abs(first) <= _LARGEST_SCORE).all():
+        first = unpacked(stored["first_scores"], (max(n_classes, 1),), np.float64)
+        largest = _LARGEST_SCORE if n_classes else LARGEST_TARGET
+        if not _are_sound(trees, d, n_classes) or not (np.abs(first) <= largest).all():
             raise CorruptError("a boosted set has splits or leaves that no rows could make")
-        return cls(trees, first)
+        return cls(trees, first, 0.0 if n_classes else _scale_of(stored["scale"]))
+
+
+def _scale_of(stored: Any) -> float:
+    """Return the unit of numbers of a state, checked."""
+    is_in_range = type(stored) is float and 0.0 < stored <= 4.0 * LARGEST_TARGET
+    if is_in_range and math.frexp(stored)[0] == 0.5:
+        return float(stored)
+    raise CorruptError(f"a boosted set's unit should be a power of two, found {stored!r:.40}")
+
+
+def _grown(
+    X: np.ndarray,
+    y: np.ndarray,
+    w: np.ndarray,
+    outputs: np.ndarray,
+    first: np.ndarray,
+    loss: LogLoss | SquaredLoss,
+    largest: float,
+    growing: Growing,
+) -> Trees:
+    """Return trees fitted to rows, round by round, until one has no split.
+
+    Parameters
+    ----------
+    X, w, growing
+        As in :meth:`BoostedSet.fit`.
+    y : int64 [n] or float64 [n]
+        Classes, or numbers in [-1, 1].
+    outputs : int64 [m]
+        What each round grows trees for.
+    first : float64 [K]
+        Scores before.
+    loss : LogLoss or SquaredLoss
+    largest : float
+        Gradient that there can be, of a row of weight 1.
+    """
+    bins, n = column_bins(X), len(X)
+    total = float(np.add.accumulate(w)[-1]) * largest
+    exponent = min(SUM_BITS - math.frexp(total)[1], _LARGEST_EXPONENT)
+    binned = Binned(*bins, y, read_only(w), math.ldexp(1.0, -exponent), math.ldexp(1.0, exponent))
+    trees = _empty_trees(np.tile(outputs, growing.n_rounds), growing.n_leaves)
+    space = _space(n, growing.n_leaves, len(bins.ends))
+    scores = np.tile(first, (n, 1))
+    n_trees = fit_rounds(growing, loss, binned, outputs, scores, trees, space) * len(outputs)
+    return Trees(*(np.ascontiguousarray(part[:n_trees]) for part in trees))
 
 
 def _are_sound(trees: Trees, d: int, n_classes: int) -> bool:
     """Return whether kernels may walk down trees: children are later splits, or leaves."""
     n_splits, least = trees.n_splits[:, None], 1 if n_classes == 2 else 0
+    most = max(n_classes, 1)
     if not ((n_splits >= 0) & (n_splits <= trees.columns.shape[1])).all():
         return False
     number = np.arange(trees.columns.shape[1])[None, :]
@@ -142,7 +211,7 @@ def _are_sound(trees: Trees, d: int, n_classes: int) -> bool:
     later = (children > number[:, :, None]) & (children < n_splits[:, :, None])
     leaf = (children < 0) & (children >= -1 - n_splits[:, :, None])
     return bool(
-        ((trees.outputs >= least) & (trees.outputs < n_classes)).all()
+        ((trees.outputs >= least) & (trees.outputs < most)).all()
         and ((trees.columns >= 0) & (trees.columns < d))[is_used].all()
         and (later | leaf)[is_used].all()
         and (np.abs(trees.answers) <= _LARGEST_SCORE).all()

@@ -8,7 +8,7 @@ answers a row was fitted to rows before alone, so that mixtures find out what it
 Relies on :mod:`dmondrian.boosting.kept_rows` and :mod:`dmondrian.boosting.boosted_set`. Promises a
 pure function of the seed and the numbered rows, whatever the cuts between calls.
 
-Shapes: n rows, d columns, K classes.
+Shapes: n rows, d columns.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ Shared = Callable[[int, Callable[[], BoostedSet]], BoostedSet]
 """Returns the set born before a row of this number: found, or made by the function."""
 _ROUNDS, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE = 60, 15, 0.2, 1.0, 5, 1e-3
 _LARGEST_STEP = 10.0  # log odds; the steps of all rounds leave probabilities above 0
+_OF_NUMBERS = Growing(100, 15, 0.15, 1.0, 20, 0.0, 2.0)
 _MANY, _ROUNDS_OF_MANY = 10, 30  # classes, and rounds from so many on
 _MOST_TREES, _LEAST_ROUNDS = 900, 5  # of still more classes, each of which takes a tree a round
 
 
 def growing_of(n_classes: int) -> Growing:
     """Return how the trees of sets grow."""
+    if not n_classes:
+        return _OF_NUMBERS
     n_rounds = _ROUNDS
     if n_classes >= _MANY:
         n_rounds = max(_LEAST_ROUNDS, min(_ROUNDS_OF_MANY, _MOST_TREES // n_classes))
@@ -55,6 +58,7 @@ class BoostedStream:
     Parameters
     ----------
     d, n_classes, seed : int
+        No classes for numbers.
 
     Attributes
     ----------
@@ -72,7 +76,7 @@ class BoostedStream:
         self.shared: Shared = _alone
 
     def answer(self, X: np.ndarray) -> np.ndarray | None:
-        """Return class probabilities, float64 [n, K], of rows float32 [n, d]; None of no set."""
+        """Return what :meth:`BoostedSet.answer` does; None where there is no set yet."""
         return None if self.newest is None else self.newest.answer(X)
 
     def learn(self, X: np.ndarray, y: np.ndarray, w: np.ndarray) -> None:
@@ -84,7 +88,7 @@ class BoostedStream:
         ----------
         X : float32 [n, d]
         y : float64 [n]
-            Classes.
+            Classes, or numbers.
         w : float64 [n] or [0]
             Weights > 0, or none for weights of one.
         """

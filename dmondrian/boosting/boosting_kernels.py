@@ -1,8 +1,9 @@
 """Gradient boosting: small trees that are grown on histograms, and the sum of what they answer.
 
-A round grows a tree for the log odds of two classes, or one for each of more that have rows, to the
-gradients of the log loss at the scores of the rounds before (Friedman, 2001, "Greedy function
-approximation", Annals of Statistics 29; second order as in Chen, Guestrin, 2016, "XGBoost", KDD).
+A round grows a tree for the log odds of two classes, one for each of more that have rows, or one
+for a number, to the gradients of the log loss, or of half the squared error, at the scores of the
+rounds before (Friedman, 2001, "Greedy function approximation", Annals of Statistics 29; second
+order as in Chen, Guestrin, 2016, "XGBoost", KDD).
 A tree grows leaf by leaf: the next split is that of most gain over all leaves,
 
     G_l^2 / (H_l + l2) + G_r^2 / (H_r + l2) - G^2 / (H + l2),
@@ -24,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmondrian._numba.jit import inline, kernel
+from dmondrian._numba.jit import hook, implements, inline, kernel
 from dmondrian.tree.keyed_random import exp, mix
 
 SUM_BITS, _ROW_BITS = 46, 15  # of sums of gradients in units, of counts: together below 64
@@ -54,7 +55,7 @@ class Binned(NamedTuple):
     usual: np.ndarray  # int64 [d]
     entries: np.ndarray  # int32
     rows_at: np.ndarray  # int64 [n + 1]
-    y: np.ndarray  # int64 [n], classes
+    y: np.ndarray  # int64 [n], classes, or float64 [n], numbers in [-1, 1]
     w: np.ndarray  # float64 [n], > 0
     unit: float  # a power of two that gradients are multiples of
     per_unit: float  # 1 / unit
@@ -73,6 +74,18 @@ class Trees(NamedTuple):
     thresholds: np.ndarray  # float32 [T, L - 1]: rows at or below go left
     children: np.ndarray  # int32 [T, L - 1, 2]
     answers: np.ndarray  # float64 [T, L]
+
+
+class LogLoss(NamedTuple):
+    """Of classes."""
+
+    n_classes: int
+
+
+class SquaredLoss(NamedTuple):
+    """Half of the squared error, of numbers in [-1, 1]."""
+
+    largest: float  # error that counts
 
 
 class Space(NamedTuple):
@@ -99,13 +112,37 @@ def whole(value, per_unit):
     return np.int64(np.floor(value * per_unit + 0.5))
 
 
-@inline
-def write_gradients(binned, scores, output, n_classes, space):
-    """Write gradients and second derivatives of the log loss by the score of one output. O(n)."""
-    factor = n_classes / (n_classes - 1.0)  # the scores of K classes have one too many
+@hook
+def begin_round(loss, scores, space):
+    """Write what all outputs of a round need of the scores."""
+
+
+@hook
+def write_gradients(loss, binned, scores, output, space):
+    """Write gradients and second derivatives of the loss by the score of one output. O(n)."""
+
+
+@implements(begin_round, LogLoss)
+def write_totals(loss, scores, space):
+    """Write the largest score of each row, and the sum of exponentials of scores less it."""
+    if loss.n_classes == 2:
+        return
+    for r in range(scores.shape[0]):
+        top, total = scores[r, 0], 0.0
+        for c in range(1, scores.shape[1]):
+            top = max(top, scores[r, c])
+        for c in range(scores.shape[1]):
+            total += exp(scores[r, c] - top)
+        space.tops[r], space.totals[r] = top, total
+
+
+@implements(write_gradients, LogLoss)
+def write_log_loss(loss, binned, scores, output, space):
+    """Write those of a class."""
+    factor = loss.n_classes / (loss.n_classes - 1.0)  # the scores of K classes have one too many
     for r in range(binned.y.shape[0]):
         w = binned.w[r]
-        if n_classes == 2:
+        if loss.n_classes == 2:
             p = 1.0 / (1.0 + exp(-scores[r, 1]))
             curvature = p * (1.0 - p)
         else:
@@ -116,16 +153,19 @@ def write_gradients(binned, scores, output, n_classes, space):
         space.curvatures[r] = (whole(w * curvature, binned.per_unit) << _ROW_BITS) + 1
 
 
-@inline
-def write_totals(scores, space):
-    """Write the largest score of each row, and the sum of exponentials of scores less it."""
-    for r in range(scores.shape[0]):
-        top, total = scores[r, 0], 0.0
-        for c in range(1, scores.shape[1]):
-            top = max(top, scores[r, c])
-        for c in range(scores.shape[1]):
-            total += exp(scores[r, c] - top)
-        space.tops[r], space.totals[r] = top, total
+@implements(begin_round, SquaredLoss)
+def write_nothing(loss, scores, space):
+    """Numbers have one output."""
+
+
+@implements(write_gradients, SquaredLoss)
+def write_errors(loss, binned, scores, output, space):
+    """Write errors, bounded, and weights."""
+    for r in range(binned.y.shape[0]):
+        w, error = binned.w[r], scores[r, output] - binned.y[r]
+        error = max(-loss.largest, min(loss.largest, error))
+        space.gradients[r] = whole(w * error, binned.per_unit)
+        space.curvatures[r] = (whole(w, binned.per_unit) << _ROW_BITS) + 1
 
 
 @inline
@@ -281,29 +321,28 @@ def grow_tree(growing, binned, trees, t, space):
 
 
 @kernel
-def fit_rounds(growing, binned, outputs, scores, trees, space):
+def fit_rounds(growing, loss, binned, outputs, scores, trees, space):
     """Grow trees, round by round; return how many rounds had a split.
 
     Parameters
     ----------
     growing : Growing
+    loss : LogLoss or SquaredLoss
     binned : Binned
     outputs : int64 [m]
-        What a round grows trees for: class 1 of two, or classes that have rows.
+        What a round grows trees for: class 1 of two, classes that have rows, or 0 of numbers.
     scores : float64 [n, K]
         Of each row before the first round; of two classes the second counts. Written to.
     trees : Trees
         Of capacity for all rounds; ``outputs`` is given.
     space : Space
     """
-    n_classes = scores.shape[1]
     for turn in range(growing.n_rounds):
-        if n_classes > 2:
-            write_totals(scores, space)
+        begin_round(loss, scores, space)
         has_split = False
         for k in range(outputs.shape[0]):
             output, t = outputs[k], turn * outputs.shape[0] + k
-            write_gradients(binned, scores, output, n_classes, space)
+            write_gradients(loss, binned, scores, output, space)
             n_leaves = grow_tree(growing, binned, trees, t, space)
             has_split = has_split or n_leaves > 1
             for leaf in range(n_leaves):
@@ -313,6 +352,26 @@ def fit_rounds(growing, binned, outputs, scores, trees, space):
         if not has_split:
             return turn
     return growing.n_rounds
+
+
+@inline
+def add_trees(trees, X, r, scores):
+    """Add what trees answer row ``r`` to its scores [K]."""
+    for t in range(trees.outputs.shape[0]):
+        at = np.int64(0) if trees.n_splits[t] > 0 else np.int64(-1)
+        while at >= 0:
+            side = 0 if X[r, trees.columns[t, at]] <= trees.thresholds[t, at] else 1
+            at = np.int64(trees.children[t, at, side])
+        scores[trees.outputs[t]] += trees.answers[t, -1 - at]
+
+
+@kernel
+def answer_numbers(trees, center, scale, X, out):
+    """Write ``center`` and ``scale`` times the scores of rows float32 [n, d] to float64 [n, 1]."""
+    for r in range(X.shape[0]):
+        out[r, 0] = 0.0
+        add_trees(trees, X, r, out[r])
+        out[r, 0] = center + scale * out[r, 0]
 
 
 @kernel
@@ -325,12 +384,7 @@ def answer_rows(trees, first_scores, X, out):
     for r in range(X.shape[0]):
         for c in range(n_classes):
             out[r, c] = first_scores[c]
-        for t in range(trees.outputs.shape[0]):
-            at = np.int64(0) if trees.n_splits[t] > 0 else np.int64(-1)
-            while at >= 0:
-                side = 0 if X[r, trees.columns[t, at]] <= trees.thresholds[t, at] else 1
-                at = np.int64(trees.children[t, at, side])
-            out[r, trees.outputs[t]] += trees.answers[t, -1 - at]
+        add_trees(trees, X, r, out[r])
         if n_classes == 2:
             odds = exp(-abs(out[r, 1]))
             likely = 1.0 / (1.0 + odds)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian.boosting.boosting_kernels import write_keys
+from dmondrian.ensemble.settings.numeric_limits import LARGEST_TARGET
 from dmondrian.errors import CorruptError
 from dmondrian.forest.packed_arrays import packed, unpacked
 
@@ -146,10 +147,12 @@ class KeptRows:
             unpacked(stored["y"], (n,), np.float64),
             unpacked(stored["w"], (n,), np.float64),
         )
-        is_label = (rows.y >= 0) & (rows.y < n_classes) & (rows.y == np.floor(rows.y))
+        is_label = np.abs(rows.y) <= LARGEST_TARGET
+        if n_classes:
+            is_label = (rows.y >= 0) & (rows.y < n_classes) & (rows.y == np.floor(rows.y))
         are_numbers = (numbers[:1] >= 0).all() and (np.diff(numbers) > 0).all()
         if not is_label.all() or not (rows.w > 0.0).all() or not are_numbers:
-            raise CorruptError("kept rows should have numbers in order, classes, and weights > 0")
+            raise CorruptError("kept rows should have numbers in order, labels, and weights > 0")
         if not (numbers[-1:] < left).all():
             raise CorruptError(f"sampled rows should be among the first {left}")
         self._numbers, self._sample = numbers, rows.taken(slice(0, m))

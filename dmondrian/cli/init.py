@@ -170,13 +170,11 @@ def _drift_lines(algorithm: str) -> list[str]:
     """Return lines about streams that change, where the algorithm can follow them."""
     if algorithm not in ("amf-classifier", "amf-regressor"):
         return []
-    lines = [
+    return [
         '# drift = "follow" # where the world changes along the rows: ten times the time',
         "# delay = 1 # with it: rows that are predicted before the first of their labels is known",
+        '# experts = ["mondrian", "boosted"] # with it: mixes boosted trees, too',
     ]
-    if algorithm == "amf-classifier":
-        lines.append('# experts = ["mondrian", "boosted"] # with it: mixes boosted trees, too')
-    return lines
 
 
 def _advises_shuffle(plan: Plan) -> bool:

@@ -29,7 +29,7 @@ CHOICES: dict[str, tuple[dict[str, tuple[Any, ...]], ...]] = {
     ),
     "amf-regressor": (
         {"use_aggregation": (True, False), "calibrate": (False, True)},
-        {"drift": ("follow",)},
+        {"drift": ("follow",), "experts": (("mondrian", "boosted"),)},
     ),
     "generalized-mondrian-forest-classifier": (
         {},

@@ -136,7 +136,8 @@ class Member:
         experts = [Expert(everything, equal, rate) for rate in task.rates]
         experts.append(Expert((0,), (1.0,), 0.0))
         if self._has_boosted:
-            experts.append(Expert(everything[-1:], (1.0,), BOOSTED_RATE))
+            rate = 0.0 if task.is_regression else BOOSTED_RATE  # means have no powers
+            experts.append(Expert(everything[-1:], (1.0,), rate))
         self.mixer = Mixer(len(everything), experts, delay, kind=task.mixing)
 
     @property

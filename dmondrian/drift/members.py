@@ -339,10 +339,13 @@ class Members(Forest):
     def _add_boosted(self, inputs: np.ndarray, answers: np.ndarray | None) -> None:
         """Write what the boosted set answers behind a member's other inputs, if there are any.
 
-        Until the first set is born the permanent tree takes its place.
+        Until the first set is born the permanent tree takes its place. Of a number a set answers
+        the mean; its variance is the permanent tree's.
         """
         if self.boosted is not None:
-            inputs[-1] = inputs[0] if answers is None else answers
+            inputs[-1] = inputs[0]
+            if answers is not None:
+                inputs[-1, :, : answers.shape[1]] = answers
 
     def _learn_permanent(
         self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int

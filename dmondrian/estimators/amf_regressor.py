@@ -5,6 +5,7 @@ Shapes: n rows, d features, T trees.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
@@ -68,6 +69,9 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     delay : int, default=1
         With ``drift="follow"``, how many rows get their labels together; see
         :class:`dmondrian.AMFClassifier`.
+    experts : {("mondrian",), ("mondrian", "boosted")}, default=("mondrian",)
+        What members of a forest with ``drift="follow"`` mix. With "boosted", one input more: sets
+        of small trees, fitted by gradient boosting to rows kept of those before; see Notes.
     use_aggregation, predict_extension, domain, clip, max_nodes
     feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`. There is no ``split_pure``: labels are continuous.
@@ -92,12 +96,13 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     of the errors made of late, so that the scale of the target does not matter; where errors are
     as small as what rounding leaves of labels far from 0, it does, and weights then stay as they
     are or move by rounding: take an offset off such a target. A forecast never lies outside of
-    those of the trees, and a label that is far off moves weights by a bounded step; but trees that
-    learned it, and the unit in which members are added up, 2^-72 of the standard deviation of all
-    labels, keep it. So does ``std``: the variance of cells that hold such a label is mixed until
-    their trees have no weight left or are replaced, 65,536 rows later at most, and of trees that
-    never forget for as long as these have weight. A label that is thousands of standard deviations
-    off makes ``std`` too large for thousands of rows: clip such labels before they are learned.
+    those of trees and sets, and a label that is far off moves weights by a bounded step; but trees
+    that learned it, and the unit in which members are added up, 2^-72 of the standard deviation of
+    all labels, keep it. So does ``std``: the variance of cells that hold such a label is mixed
+    until their trees have no weight left or are replaced, 65,536 rows later at most, and of trees
+    that never forget for as long as these have weight. A label that is thousands of standard
+    deviations off makes ``std`` too large for thousands of rows: clip such labels before they are
+    learned.
 
     With ``drift="follow"`` the standard deviation that ``predict(X, return_std=True)`` returns is
     that of a label drawn from the same mixture of trees, prunings and the late labels of their
@@ -105,6 +110,14 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     follows noise that grows or falls, and is right on average over late rows, not at each place.
     ``calibrate`` is not needed. It has no quantiles; such forests cannot be exported to ONNX, as
     weights of their mixture change with each row, nor merged or grown.
+
+    Boosted sets are born, fitted to kept rows and mixed as those of
+    :class:`dmondrian.AMFClassifier`. A set has 100 rounds of one tree, with 20 rows in the smallest
+    leaf, fitted to squared errors, and answers the mean; its variance is that of the tree that
+    never forgets, which does not know what the set explains: the factor of the forest's variance
+    learns that, over all rows alike. Errors are added up as whole numbers, in units of 2^-30 of the
+    farthest label's distance from their mean at least: labels that lie closer together than that,
+    beside one far off, are equal to a set. A set may answer beyond its labels, by bounded steps.
 
     References
     ----------
@@ -139,6 +152,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         "target_range": ["array-like", None],
         "empty_cell": [StrOptions({"parent", "prior"})],
         **DRIFT_CONSTRAINTS,
+        "experts": [tuple, list],
     }
     _following: ClassVar[Allowed] = {
         "learning_rate": (("auto",), "rates follow the errors that each tree makes of late"),
@@ -159,6 +173,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         calibrate: bool = False,
         drift: Literal["follow"] | None = None,
         delay: int = 1,
+        experts: Sequence[str] = ("mondrian",),
         use_aggregation: bool = True,
         predict_extension: Literal["leaf", "expected"] = "leaf",
         domain: Literal["range", "cube"] = "range",
@@ -178,6 +193,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         self.calibrate = calibrate
         self.drift = drift
         self.delay = delay
+        self.experts = experts
         self.use_aggregation = use_aggregation
         self.predict_extension = predict_extension
         self.domain = domain

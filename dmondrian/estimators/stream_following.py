@@ -56,11 +56,11 @@ class StreamFollowing(BaseForest):
     def _drift_settings(self, n_classes: int = 0) -> DriftSettings | None:
         """Return how a new forest follows the stream, if it does.
 
-        Of one class there is nothing to fit.
+        Of one class there is nothing to fit; of numbers there are none.
         """
         if self.drift is None:
             return None
-        boosted = "boosted" in self.experts and n_classes > 1
+        boosted = "boosted" in self.experts and n_classes != 1
         return DriftSettings(delay=int(self.delay), boosted=boosted)
 
     def _check_experts(self) -> None:

@@ -17,7 +17,7 @@ from dmondrian.boosting.boosted_stream import BoostedStream, growing_of, next_bi
 from dmondrian.boosting.boosting_kernels import Growing
 from dmondrian.errors import CorruptError
 from dmondrian.forest.packed_arrays import packed, unpacked
-from tests.drift.streams import switching
+from tests.drift.streams import numbers, switching
 from tests.reference.boosting import births_until
 
 
@@ -57,17 +57,19 @@ def test_a_set_is_fitted_to_the_rows_before_its_birth(n_classes: int) -> None:
 
 
 @settings(deadline=None, max_examples=25)
-@given(n=st.integers(0, 150), data=st.data())
-def test_neither_cuts_nor_a_copy_in_between_change_a_byte(n: int, data: st.DataObject) -> None:
-    X, y = switching(150, 3)
+@given(n=st.integers(0, 150), n_classes=st.sampled_from([0, 3]), data=st.data())
+def test_neither_cuts_nor_a_copy_in_between_change_a_byte(
+    n: int, n_classes: int, data: st.DataObject
+) -> None:
+    X, y = switching(150, n_classes) if n_classes else numbers(150)
     cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=5)))
-    whole, parts = BoostedStream(4, 3, 1), BoostedStream(4, 3, 1)
+    whole, parts = BoostedStream(4, n_classes, 1), BoostedStream(4, n_classes, 1)
     whole.learn(X[:n], y[:n].astype(float), np.empty(0))
     copied = data.draw(st.integers(0, len(cuts)))
     for number, (a, b) in enumerate(itertools.pairwise([0, *cuts, n])):
         if number == copied:
             stored = json.loads(json.dumps(parts.to_json()))
-            parts = BoostedStream(4, 3, 1)
+            parts = BoostedStream(4, n_classes, 1)
             parts.take_json(stored, a)
         parts.learn(X[a:b], y[a:b].astype(float), np.ones(b - a))
     assert parts.to_json() == whole.to_json()
@@ -199,3 +201,67 @@ def test_the_second_of_two_classes_alone_has_trees() -> None:
     stored["set"]["outputs"] = packed(0 * outputs)
     with pytest.raises(CorruptError):
         BoostedStream(4, 2, 1).take_json(stored, 100)
+
+
+def test_numbers_are_fitted_wherever_they_lie_and_however_large_they_are() -> None:
+    """Units are powers of two, so that scaled labels make scaled answers, to the bit."""
+    X, y = numbers(400)
+    w = np.ones(300)
+    fitted = BoostedSet.fit(X[:300], y[:300], w, 0, growing_of(0))
+    forecasts = fitted.answer(X)[:, 0]
+    errors = [((forecasts - y)[rows] ** 2).mean() for rows in (slice(300), slice(300, 400))]
+    assert errors[0] < 0.2 * y.var()
+    for factor in (2.0**-400, -1.0, 2.0**400):
+        scaled = BoostedSet.fit(X[:300], factor * y[:300], w, 0, growing_of(0)).answer(X)[:, 0]
+        np.testing.assert_allclose(scaled, factor * forecasts, rtol=1e-9)
+    moved = BoostedSet.fit(X[:300], y[:300] + 1e9, w, 0, growing_of(0)).answer(X)[:, 0]
+    np.testing.assert_allclose(moved - 1e9, forecasts, atol=0.1)
+    constant = BoostedSet.fit(X, np.full(400, 7.0), np.ones(400), 0, growing_of(0))
+    assert len(constant.trees.outputs) == 0
+    np.testing.assert_array_equal(constant.answer(X), 7.0)
+
+
+@pytest.mark.parametrize("far", [1e3, 1e12, 1e139])
+def test_a_number_far_off_leaves_answers_within_bounds(far: float) -> None:
+    X, y = numbers(400)
+    y[200] = far
+    stream = BoostedStream(4, 0, 1)
+    stream.learn(X, y, np.empty(0))
+    answers = stream.answer(X)
+    assert answers is not None
+    assert (np.abs(answers) <= 2.0 * far).all()
+    again = BoostedStream(4, 0, 1)
+    again.take_json(json.loads(json.dumps(stream.to_json())), 400)
+    np.testing.assert_array_equal(again.answer(X), answers)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda stored: stored["set"].update(scale=0.0),
+        lambda stored: stored["set"].update(scale=3.0),
+        lambda stored: stored["set"].update(scale=-2.0),
+        lambda stored: stored["set"].update(scale=2.0**1000),
+        lambda stored: stored["set"].update(scale=float("inf")),
+        lambda stored: stored["set"].update(scale=1),
+        lambda stored: stored["set"].pop("scale"),
+        lambda stored: stored["set"].update(first_scores=packed(np.array([np.nan]))),
+        lambda stored: stored["set"].update(first_scores=packed(np.array([1e141]))),
+        lambda stored: stored["set"].update(first_scores=packed(np.zeros(2))),
+        lambda stored: stored["set"].update(n=101),
+        lambda stored: stored["kept"].update(y=packed(np.full(200, np.inf))),
+        lambda stored: stored["kept"].update(y=packed(np.full(200, 1e141))),
+    ],
+)
+def test_a_set_of_numbers_that_no_rows_could_make_is_refused(
+    damage: Callable[[Any], None],
+) -> None:
+    stream = BoostedStream(4, 0, 1)
+    stream.learn(*numbers(200), np.empty(0))
+    stored = json.loads(json.dumps(stream.to_json()))
+    BoostedStream(4, 0, 1).take_json(stored, 200)
+    damage(stored)
+    with pytest.raises(CorruptError):
+        BoostedStream(4, 0, 1).take_json(stored, 200)
+    with pytest.raises(CorruptError):
+        BoostedStream(4, 3, 1).take_json(stored, 200)

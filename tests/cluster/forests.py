@@ -53,6 +53,8 @@ FORESTS = {
     "amf-regressor": AMFRegressor(3, **LABELS, feature_units=None),
     "amf-regressor, following": AMFRegressor(6, **FOLLOWING),
     "amf-regressor, following in blocks": AMFRegressor(6, delay=64, **FOLLOWING),
+    "amf-regressor, following, boosted": AMFRegressor(6, **BOOSTED),
+    "amf-regressor, following in blocks, boosted": AMFRegressor(6, delay=64, **BOOSTED),
     "amf-regressor, rounded": AMFRegressor(3, **LABELS),
     "mondrian-forest-classifier": MondrianForestClassifier(
         3, aggregation="hierarchy", domain="cube", random_state=0

@@ -148,6 +148,11 @@ CASES: dict[str, tuple[Any, np.ndarray, list[str]]] = {
         TARGETS,
         ["return_std"],
     ),
+    "amf-regressor, boosted": (
+        AMFRegressor(**SMALL, drift="follow", experts=("mondrian", "boosted")),
+        TARGETS,
+        ["return_std"],
+    ),
     "amf-regressor": (AMFRegressor(**AMF, calibrate=True), TARGETS, ["return_std"]),
     "mondrian-classifier": (MondrianForestClassifier(**SMALL), LABELS, ["cells"]),
     "mondrian-regressor": (MondrianForestRegressor(**CUBE), TARGETS, ["return_std"]),

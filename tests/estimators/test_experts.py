@@ -1,4 +1,4 @@
-"""Boosted sets as experts of the classifier that follows a stream: its face, and where it ends."""
+"""Boosted sets as experts of forests that follow a stream: their face, and where they end."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from sklearn.base import clone
 
 import dmondrian
-from dmondrian import AMFClassifier
+from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.errors import CorruptError, DataError, ParameterError
 from dmondrian.export.plain_trees import plain_trees
-from tests.drift.streams import switching
+from tests.drift.streams import numbers, switching
 
 BOTH = ("mondrian", "boosted")
 
@@ -33,6 +33,10 @@ def together(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def model(**settings: Any) -> AMFClassifier:
     return AMFClassifier(3, **{"drift": "follow", "experts": BOTH, "random_state": 0, **settings})
+
+
+def of_numbers(**settings: Any) -> AMFRegressor:
+    return AMFRegressor(3, **{"drift": "follow", "experts": BOTH, "random_state": 0, **settings})
 
 
 def test_parameters_are_as_given() -> None:
@@ -237,3 +241,46 @@ def test_a_state_with_boosted_sets_says_so_in_both_places() -> None:
         change(damaged)
         with pytest.raises(CorruptError):
             forest_from_state(damaged, trees)
+
+
+def test_numbers_are_better_forecast_where_columns_act_together() -> None:
+    X, y = together(1500)
+    y = 5.0 * y + np.random.default_rng(1).normal(size=1500)
+    plain = of_numbers(experts=("mondrian",)).fit(X[:1000], y[:1000])
+    boosted = of_numbers().fit(X[:1000], y[:1000])
+    assert boosted.score(X[1000:], y[1000:]) > 0.5
+    assert plain.score(X[1000:], y[1000:]) < 0.1
+    assert boosted.age_weights_.shape == (13,)
+    assert boosted.age_weights_[-1] > 0.5
+    mean, std = boosted.predict(X[1000:], return_std=True)
+    assert 0.8 < (np.abs(mean - y[1000:]) < 1.645 * std).mean() < 0.99
+
+
+@pytest.mark.parametrize("delay", [1, 50])
+def test_forests_of_numbers_are_functions_of_the_rows_in_order(tmp_path: Path, delay: int) -> None:
+    X, y = numbers(330)
+    w = np.random.default_rng(1).choice([0.0, 1.0, 2.0], 330)
+    whole = of_numbers(delay=delay, n_jobs=2).fit(X, y, w)
+    part = of_numbers(delay=delay, experts=list(BOTH))
+    part.partial_fit(X[:1], y[:1], w[:1])
+    part.partial_fit(X[1:217], y[1:217], w[1:217])
+    part.save(tmp_path / "model")
+    for other in (pickle.loads(pickle.dumps(part)), dmondrian.load(tmp_path / "model"), part):
+        other.partial_fit(X[217:], y[217:], w[217:])
+        for ours, theirs in zip(
+            other.predict(X, return_std=True), whole.predict(X, return_std=True), strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+    plain = of_numbers(delay=delay, experts=("mondrian",)).fit(X, y, w)
+    (_, ours), (_, theirs) = whole.forest_.state(), plain.forest_.state()
+    assert pickle.dumps(ours) == pickle.dumps(theirs)  # trees are those without sets
+    assert not np.array_equal(whole.predict(X), plain.predict(X))
+
+
+def test_numbers_that_are_equal_and_a_first_row() -> None:
+    X, _ = numbers(100)
+    constant = of_numbers().fit(X, np.full(100, 3.0))
+    np.testing.assert_array_equal(constant.predict(X), 3.0)
+    assert of_numbers().fit(X[:1], [2.0]).predict(X[:2]).tolist() == [2.0, 2.0]
+    with pytest.raises(ValueError, match='is of drift="follow"'):
+        of_numbers(drift=None).fit(X, np.ones(100))

@@ -75,24 +75,16 @@ def cuts_of(values: Sequence[float], most: int) -> list[float]:
 class ReferenceBoostedSet:
     """Sum of trees' log odds; ``trees`` are pairs of an output and a tree."""
 
+    largest = 1.0  # gradient of a row of weight 1
+
     def __init__(
-        self, X: Sequence[Row], y: Sequence[int], w: Sequence[float], n_classes: int, its: Settings,
-        most_bins: int,
+        self, X: Sequence[Row], y: Sequence[float], w: Sequence[float], n_classes: int,
+        its: Settings, most_bins: int,
     ) -> None:  # fmt: skip
         self.X, self.y, self.w, self.n_classes, self.its = X, y, w, n_classes, its
         self.cuts = [cuts_of(column, most_bins) for column in zip(*X, strict=True)]
-        self.per_unit = 2.0 ** min(46 - math.frexp(self.total(w))[1], 1000)
-        weights = [self.total(v for v, c in zip(w, y, strict=True) if c == k) for k in
-                   range(n_classes)]  # fmt: skip
-        whole = self.total(weights) + 0.5 * n_classes
-        logs = [log((weight + 0.5) / whole) for weight in weights]
-        present = sorted(set(y))
-        if n_classes == 2:
-            self.first, outputs = [0.0, logs[1] - logs[0]], [1]
-        else:
-            self.first, outputs = logs, present
-        if len(present) < 2:
-            outputs = []
+        self.per_unit = 2.0 ** min(46 - math.frexp(self.total(w) * self.largest)[1], 1000)
+        outputs = self.begin()
         self.trees: list[tuple[int, Leaf | Split]] = []
         scores = [list(self.first) for _ in X]
         for _ in range(its.n_rounds):
@@ -105,6 +97,20 @@ class ReferenceBoostedSet:
                 for leaf in leaves:
                     for r in leaf.rows:
                         scores[r][c] += leaf.answer
+
+    def begin(self) -> list[int]:
+        """Find the first scores; return the outputs that trees are grown for."""
+        k = self.n_classes
+        weights = [
+            self.total(v for v, c in zip(self.w, self.y, strict=True) if c == i) for i in range(k)
+        ]
+        whole = self.total(weights) + 0.5 * k
+        logs = [log((weight + 0.5) / whole) for weight in weights]
+        present = sorted({int(label) for label in self.y})
+        self.first = [0.0, logs[1] - logs[0]] if k == 2 else logs
+        if len(present) < 2:
+            return []
+        return [1] if k == 2 else present
 
     @staticmethod
     def total(values: object) -> float:
@@ -123,15 +129,20 @@ class ReferenceBoostedSet:
         whole = self.total(powers)
         return [power / whole for power in powers]
 
+    def slope(self, scores: Row, label: float, c: int) -> tuple[float, float]:
+        """Return the first and second derivative of the loss by score ``c``."""
+        p = self.probabilities(scores)[c]
+        curvature = p * (1.0 - p)
+        if self.n_classes > 2:
+            curvature *= self.n_classes / (self.n_classes - 1.0)
+        return (p - 1.0 if label == c else p), curvature
+
     def grow(self, c: int, scores: list[list[float]]) -> tuple[Leaf | Split, list[Leaf]]:
         """Return a tree for the gradients of class ``c``, and its leaves."""
-        factor = 1.0 if self.n_classes == 2 else self.n_classes / (self.n_classes - 1.0)
         g, h = [], []
         for row, label, weight in zip(scores, self.y, self.w, strict=True):
-            p = self.probabilities(row)[c]
-            slope = p - 1.0 if label == c else p
+            slope, curvature = self.slope(row, label, c)
             g.append(math.floor(weight * slope * self.per_unit + 0.5))
-            curvature = p * (1.0 - p) if self.n_classes == 2 else p * (1.0 - p) * factor
             h.append(math.floor(weight * curvature * self.per_unit + 0.5))
         leaves = [Leaf(list(range(len(self.X))), 0)]
         root: Leaf | Split = leaves[0]
@@ -181,20 +192,48 @@ class ReferenceBoostedSet:
                     best = a + b - own, column, cut
         return best
 
-    def answer(self, x: Row) -> list[float]:
-        """Return the probabilities of classes at a row."""
+    def scores(self, x: Row) -> list[float]:
+        """Return what trees add up to at a row."""
         scores = list(self.first)
         for c, tree in self.trees:
             at = tree
             while isinstance(at, Split):
                 at = at.left if x[at.column] <= at.threshold else at.right
             scores[c] += at.answer
+        return scores
+
+    def answer(self, x: Row) -> list[float]:
+        """Return the probabilities of classes at a row."""
+        scores = self.scores(x)
         if self.n_classes == 2:
             odds = exp(-abs(scores[1]))
             likely = 1.0 / (1.0 + odds)
             pair = [odds * likely, likely]
             return pair if scores[1] >= 0.0 else pair[::-1]
         return self.probabilities(scores)
+
+
+class ReferenceBoostedNumbers(ReferenceBoostedSet):
+    """Sum of trees' numbers, in units of a power of two about the mean."""
+
+    largest = 4.0
+
+    def begin(self) -> list[int]:
+        y, first = self.y, self.y[0]
+        apart = self.total(v * (label - first) for v, label in zip(self.w, y, strict=True))
+        self.center = first + apart / self.total(self.w)
+        farthest = max(abs(label - self.center) for label in y)
+        self.unit = 2.0 ** max(math.frexp(farthest)[1], -1000)
+        self.first = [0.0]
+        return [0] if farthest > 0.0 else []
+
+    def slope(self, scores: Row, label: float, c: int) -> tuple[float, float]:
+        error = scores[0] - (label - self.center) / self.unit
+        return max(-self.largest, min(self.largest, error)), 1.0
+
+    def answer(self, x: Row) -> list[float]:
+        """Return the number at a row."""
+        return [self.center + self.unit * self.scores(x)[0]]
 
 
 def leaves_in_order(tree: Leaf | Split) -> list[float]:

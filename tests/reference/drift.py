@@ -395,13 +395,15 @@ class ReferenceMember:
     ) -> tuple[list[float], list[float]]:
         """Return what the permanent tree and the member forecast.
 
-        ``boosted`` is what the boosted set answers, None while there is none.
+        ``boosted`` is what the boosted set answers, None while there is none; of a number it is
+        the mean, and the variance is the permanent tree's.
         """
         if self.t % (1 << self.first) == 0:
             self.give_birth()
         inputs = self.inputs(x, y)
         if self.has_boosted:
-            inputs.append(inputs[0] if boosted is None else boosted)
+            answer = [] if boosted is None else boosted
+            inputs.append([*answer, *inputs[0][len(answer) :]])
         reported = self.mixer.mix(inputs)
         self.mixer.learn(inputs, y, weight)
         self.permanent.learn(x, y, weight)

@@ -257,14 +257,18 @@ class Linear:
 class NumberMember(ReferenceMember):
     """A permanent tree, covering trees and their mixture."""
 
-    def __init__(self, seed: int, number: int, d: int, first: int, last: int) -> None:
-        super().__init__(seed, number, d, 2, 1.0, first, last)
+    def __init__(
+        self, seed: int, number: int, d: int, first: int, last: int, has_boosted: bool = False
+    ) -> None:
+        super().__init__(seed, number, d, 2, 1.0, first, last, has_boosted)
         memory = KeptMoments(False)
         self.permanent = ReferenceTree(memory, seed, number, rate=8.0, rate_per_variance=True)
-        g = 2 + last - first
-        everything = list(range(g))
+        g = 2 + last - first + has_boosted
+        alone = [0, g - 1] if has_boosted else [0]
         self.mixer = Linear(
-            [[1.0 / g] * g for _ in RATES] + [[1.0]], [everything] * 3 + [[0]], [*RATES, 0.0]
+            [[1.0 / g] * g for _ in RATES] + [[1.0] for _ in alone],
+            [list(range(g)) for _ in RATES] + [[i] for i in alone],
+            [*RATES, *(0.0 for _ in alone)],
         )
 
     def new_tree(self) -> NumberTree:
@@ -299,8 +303,10 @@ class NumberMember(ReferenceMember):
 class ReferenceNumberForest:
     """Members and their guard."""
 
-    def __init__(self, seed: int, n: int, d: int, first: int, last: int) -> None:
-        self.members = [NumberMember(seed, i, d, first, last) for i in range(n)]
+    def __init__(
+        self, seed: int, n: int, d: int, first: int, last: int, has_boosted: bool = False
+    ) -> None:
+        self.members = [NumberMember(seed, i, d, first, last, has_boosted) for i in range(n)]
         k = min(n, 4)
         some, equal = list(range(k + 1)), [1.0 / (k + 1)] * (k + 1)
         self.guard = Linear(
@@ -309,9 +315,13 @@ class ReferenceNumberForest:
         self.guard.is_scaled = True
 
     def forecast_and_learn(
-        self, x: Sequence[np.float32], y: float, weight: float = 1.0
+        self,
+        x: Sequence[np.float32],
+        y: float,
+        weight: float = 1.0,
+        boosted: list[float] | None = None,
     ) -> list[float]:
-        both = [member.forecast_and_learn(x, y, weight) for member in self.members]
+        both = [member.forecast_and_learn(x, y, weight, boosted) for member in self.members]
         permanent, result = ([list(one) for one in part] for part in zip(*both, strict=True))
         k = min(len(result), 4)
         inputs = [

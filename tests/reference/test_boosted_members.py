@@ -12,7 +12,22 @@ from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from tests.reference.boosting import births_until
 from tests.reference.drift import ReferenceDriftForest
+from tests.reference.drift_numbers import ReferenceNumberForest
 from tests.reference.test_drift import stream
+
+
+def answers_of_sets(
+    X: np.ndarray, y: np.ndarray, w: np.ndarray, n_classes: int
+) -> list[list[float] | None]:
+    """Return what the set answers each row that is born last before it; None of none."""
+    births, n = births_until(len(y)), len(y)
+    assert births == [64, 80, 96, 112, 128, 160, 192, 224]
+    answers: list[list[float] | None] = [None] * n
+    for birth, end in zip(births, [*births[1:], n], strict=True):
+        past = X[:birth], y[:birth], w[:birth]
+        known = BoostedSet.fit(*past, n_classes, growing_of(n_classes))
+        answers[birth:end] = known.answer(X[birth:end]).tolist()
+    return answers
 
 
 @pytest.mark.parametrize(("n_classes", "weighted"), [(2, True), (3, False)])
@@ -26,16 +41,34 @@ def test_forecasts_are_those_of_the_reference(n_classes: int, weighted: bool) ->
     )  # fmt: skip
     forest = DriftForest(parameters, range(5))
     forecasts = forest.forecast_and_learn(X, y, w if weighted else None)
-    births = births_until(n)
-    assert births == [64, 80, 96, 112, 128, 160, 192, 224]
-    answers: list[list[float] | None] = [None] * n
-    for birth, end in zip(births, [*births[1:], n], strict=True):
-        past = X[:birth], y[:birth], w[:birth]
-        known = BoostedSet.fit(*past, n_classes, growing_of(n_classes))
-        answers[birth:end] = known.answer(X[birth:end]).tolist()
+    answers = answers_of_sets(X, y, w, n_classes)
     reference = ReferenceDriftForest(11, 5, 3, n_classes, 0.5 / n_classes, 5, 7, True)
     expected = [
         reference.forecast_and_learn(list(x), int(label), float(weight), answer)
         for x, label, weight, answer in zip(X, y, w, answers, strict=True)
     ]
     np.testing.assert_array_equal(forecasts, expected)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_forecasts_of_numbers_are_those_of_the_reference(weighted: bool) -> None:
+    n = 230
+    X, classes = stream(n, 20, 5)
+    y = 1000.0 + classes + np.random.default_rng(7).normal(size=n)
+    y[170] = -4000.0
+    w = np.random.default_rng(2).choice([1.0, 2.0, 0.5], n) if weighted else np.ones(n)
+    parameters = ForestParameters(
+        "amf-regressor", 3, 0, 11, learning_rate=8.0, charge_opening=False,
+        drift=DriftSettings(5, 7, boosted=True),
+    )  # fmt: skip
+    forest = DriftForest(parameters, range(5))
+    forecasts = forest.forecast_and_learn(X, y, w if weighted else None)
+    answers = answers_of_sets(X, y, w, 0)
+    reference = ReferenceNumberForest(11, 5, 3, 5, 7, True)
+    expected = [
+        reference.forecast_and_learn(list(x), label, float(weight), answer)
+        for x, label, weight, answer in zip(X, y.tolist(), w, answers, strict=True)
+    ]
+    np.testing.assert_allclose(forecasts, expected, rtol=1e-7, atol=1e-20)
+    for member, known in zip(forest.members, reference.members, strict=True):
+        np.testing.assert_allclose(member.mixer.weights.experts, known.mixer.outer, rtol=1e-6)

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from dmondrian.boosting import column_bins
 from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.boosting.boosting_kernels import Growing
-from tests.reference.boosting import ReferenceBoostedSet, Settings, cuts_of
+from tests.reference.boosting import (
+    ReferenceBoostedNumbers,
+    ReferenceBoostedSet,
+    Settings,
+    cuts_of,
+)
 
 GROWING = Growing(4, 6, 0.3, 1.0, 2, 0.01, 1.5)  # steps that are beyond it, and others
 
@@ -29,8 +34,10 @@ def rows(n: int, n_classes: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.
 
 def assert_equal(X: np.ndarray, y: np.ndarray, w: np.ndarray, k: int, its: Growing) -> BoostedSet:
     fitted = BoostedSet.fit(X, y, w, k, its)
-    lists = X.tolist(), y.astype(int).tolist(), w.tolist()
-    reference = ReferenceBoostedSet(*lists, k, Settings(*its), column_bins.n_bins_of(X.shape[1]))
+    kind = ReferenceBoostedSet if k else ReferenceBoostedNumbers
+    reference = kind(
+        X.tolist(), y.tolist(), w.tolist(), k, Settings(*its), column_bins.n_bins_of(X.shape[1])
+    )
     assert len(reference.trees) == len(fitted.trees.outputs)
     asked = np.concatenate([X, X + np.float32(0.01), -X])
     expected = [reference.answer(x) for x in asked.tolist()]
@@ -64,6 +71,52 @@ def test_small_sets_are_those_of_the_reference(
     w = scale * rng.choice([0.5, 1.0, 100.0], n)
     its = GROWING._replace(n_rounds=2, least_rows=least_rows)
     assert_equal(X, y, w, n_classes, its)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sets_of_numbers_are_those_of_the_reference(weighted: bool) -> None:
+    X, classes, w = rows(120, 3, 1)
+    y = -300.0 + 7.0 * classes + np.random.default_rng(0).normal(size=120)
+    y[60] = 900.0
+    fitted = assert_equal(X, y, w if weighted else np.ones(len(w)), 0, GROWING)
+    assert fitted.trees.n_splits.max() == GROWING.n_leaves - 1
+    assert fitted.scale == 2048.0
+
+
+@pytest.mark.parametrize("largest_step", [0.8, 10.0])
+def test_steps_and_errors_of_numbers_are_bounded(largest_step: float) -> None:
+    """A rate far above 1 goes beyond the labels, and then farther: by bounded steps."""
+    X, classes, w = rows(120, 2, 1)
+    its = GROWING._replace(rate=8.0, n_rounds=3, largest_step=largest_step)
+    fitted = assert_equal(X, np.where(classes > 0, 1000.0, -1000.0), w, 0, its)
+    largest = np.abs(fitted.trees.answers).max()
+    if largest_step < 4.0:
+        assert largest == 8.0 * largest_step
+    else:  # errors count as 4 at most
+        assert 28.0 < largest < 32.0
+        assert np.abs(fitted.answer(X)).max() > 1000.0 * 4.0
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    n=st.integers(1, 25),
+    d=st.integers(1, 3),
+    seed=st.integers(0, 2**32 - 1),
+    scale=st.sampled_from([1e-12, 1.0, 1e9]),
+    size=st.sampled_from([0.0, 1e-320, 1e-130, 1.0, 1e130]),
+    offset=st.sampled_from([0.0, 1.0, -1e6]),
+    least_rows=st.integers(1, 4),
+)
+def test_small_sets_of_numbers_are_those_of_the_reference(
+    n: int, d: int, seed: int, scale: float, size: float, offset: float, least_rows: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 5, (n, d)).astype(np.float32)
+    y = offset + size * rng.choice([-1.0, 0.0, 0.3, 5.0], n)
+    w = scale * rng.choice([0.5, 1.0, 100.0], n)
+    its = GROWING._replace(n_rounds=2, least_rows=least_rows)
+    fitted = assert_equal(X, y, w, 0, its)
+    assert np.isfinite(fitted.answer(X)).all()
 
 
 def test_columns_are_cut_at_quantiles(monkeypatch: pytest.MonkeyPatch) -> None:

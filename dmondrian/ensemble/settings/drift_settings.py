@@ -27,7 +27,7 @@ class DriftSettings:
     delay : int
         Rows whose labels come together.
     boosted : bool
-        Whether members mix boosted sets beside trees, of two classes or more.
+        Whether members mix boosted sets beside trees: of two classes or more, or of numbers.
     """
 
     first: int = 5

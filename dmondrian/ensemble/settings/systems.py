@@ -219,7 +219,7 @@ class Amf(System):
                 yield "target_range"
         if self.drift is not None and (trees.domain != "range" or not self.use_aggregation):
             yield "drift"
-        if self.drift is not None and self.drift.boosted and trees.n_classes < 2:
+        if self.drift is not None and self.drift.boosted and trees.n_classes == 1:
             yield "drift"
 
     def policies(self, trees: TreeSettings) -> Policies:

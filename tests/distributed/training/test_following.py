@@ -312,11 +312,11 @@ def test_a_run_without_metrics_has_a_guard_all_the_same(run: TrainedRun, fit: Fi
     assert state_of(other.to_local()) == state_of(run.to_local())
 
 
-@pytest.mark.parametrize("delay", DELAYS)
+@pytest.mark.parametrize("others", [*({"delay": n} for n in DELAYS), BOOSTED])
 def test_numbers_are_followed_with_their_deviation(
-    fit: Fit, adult: Path, client: Client, tmp_path: Path, delay: int
+    fit: Fit, adult: Path, client: Client, tmp_path: Path, others: dict[str, Any]
 ) -> None:
-    settings: dict[str, Any] = {"drift": "follow", "delay": delay, "random_state": 7}
+    delay, settings = others["delay"], {"drift": "follow", "random_state": 7, **others}
     run = fit(estimator=AMFRegressor(3, **settings), target="age", checkpoint_every="700 rows")
     X, y = rows_of(run)
     one = AMFRegressor(3, **settings).partial_fit(X[:3003], y[:3003])
