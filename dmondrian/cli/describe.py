@@ -65,6 +65,10 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         rows.append(("grown", f"trees {first:,} to {stop - 1:,}, {at}"))
     if facts["calibrated"] is not None:
         rows.append(("calibrated", facts["calibrated"]))
+    if facts["mixes_boosted_sets"] and facts["metrics"].get("ages"):
+        from dmondrian.distributed.metrics.age_curve import boosted_in_words
+
+        rows.append(("boosted sets", boosted_in_words(facts["metrics"]["ages"]) + ", of weights"))
     rows.append(("checkpoints", f"at {_some(facts['checkpoints'])} rows"))
     output.text(table(rows))
     given, in_use = _of_use(facts["parameters"]), dict(facts["in_use"])
@@ -142,6 +146,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
     from dmondrian.checkpoint.model import summary_from_trees
     from dmondrian.checkpoint.parts import parts_of
     from dmondrian.ensemble.feature_importances import why_none
+    from dmondrian.ensemble.settings.stored_parameters import mixes_boosted_sets
 
     trees, stored, manifest = known_trees(model)
     run = Run.open(model)
@@ -164,6 +169,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "waiting": None if rows is None else rows["waiting"],
         "final": manifest.final,
         "target": stored.get("target"),
+        "mixes_boosted_sets": mixes_boosted_sets(trees.parameters),
         "features": trees.parameters["n_features"],
         "classes": stored.get("classes"),
         "feature_names": stored.get("feature_names"),

@@ -13,11 +13,10 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils import column_or_1d
 
 from dmondrian.displays.axes import axes_of
-from dmondrian.distributed.metrics.age_curve import age_names
+from dmondrian.distributed.metrics.age_curve import BOOSTED, age_names
 from dmondrian.drift.age_weights import cut_at_marks
+from dmondrian.ensemble.settings.stored_parameters import mixes_boosted_sets
 from dmondrian.errors import ParameterError
-
-BOOSTED = "boosted sets"
 
 
 class AgeWeightsDisplay:
@@ -81,9 +80,8 @@ class AgeWeightsDisplay:
             forest.partial_fit(X[part], y[part], **known)
             rows.append(part.stop)
             shares.append(forest.age_weights_)
-        boosted = [] if forest.forest_.boosted is None else [BOOSTED]
-        names = [*age_names(len(shares[0]) - 1 - len(boosted)), *boosted]
-        return cls(rows, shares, names).plot(ax)
+        has_boosted = forest.forest_.parameters.mixes_boosted_sets
+        return cls(rows, shares, _names(len(shares[0]), has_boosted)).plot(ax)
 
     @classmethod
     def from_run(cls, run: Any, *, ax: Any = None) -> Self:
@@ -107,7 +105,8 @@ class AgeWeightsDisplay:
         from dmondrian.checkpoint import Run
         from dmondrian.distributed.metrics.progressive import Progressive
 
-        newest = Run.open(run).latest(verify=False)
+        opened = Run.open(run)
+        newest = opened.latest(verify=False)
         stored = {} if newest is None else newest.metrics.get("progressive") or {}
         points = Progressive.from_json(stored).ages.points if stored else []
         if not points:
@@ -115,7 +114,8 @@ class AgeWeightsDisplay:
                 f'{run} has no weights of ages: it has no checkpoint yet, or no drift="follow"'
             )
         table = np.array(points)
-        return cls(table[:, 0], table[:, 1:], age_names(table.shape[1] - 2)).plot(ax)
+        has_boosted = mixes_boosted_sets(opened.run_json["parameters"])
+        return cls(table[:, 0], table[:, 1:], _names(table.shape[1] - 1, has_boosted)).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Draw areas upon each other: the youngest trees on top, those that never forget below.
@@ -131,10 +131,12 @@ class AgeWeightsDisplay:
         axes = axes_of(ax)
         from matplotlib import colormaps
 
-        n = len(self.names)
+        boosted = [i for i, name in enumerate(self.names) if name == BOOSTED]
+        n = len(self.names) - len(boosted)
         colours = ["0.75", *colormaps["viridis"](np.linspace(0.95, 0.05, n - 1))]
-        # From below: what never forgets, then the oldest trees, and so on.
-        order = [0, *range(n - 1, 0, -1)]
+        colours += ["tab:orange"] * len(boosted)
+        # From below: boosted sets, what never forgets, then the oldest trees, and so on.
+        order = [*boosted, 0, *range(n - 1, 0, -1)]
         areas = axes.stackplot(
             self.rows,
             [self.shares[:, i] for i in order],
@@ -156,3 +158,8 @@ class AgeWeightsDisplay:
         )
         self.ax_, self.figure_ = axes, axes.figure
         return self
+
+
+def _names(n_shares: int, has_boosted: bool) -> list[str]:
+    """Return whose the shares of a point are."""
+    return age_names(n_shares - 1 - has_boosted, has_boosted=has_boosted)

@@ -14,12 +14,13 @@ from markupsafe import Markup
 
 from dmondrian._text.wording import counted, size
 from dmondrian.distributed.cluster.progress import clock
-from dmondrian.distributed.metrics.age_curve import FOREVER, span_of_ages
+from dmondrian.distributed.metrics.age_curve import BOOSTED, FOREVER, span_of_ages
 from dmondrian.distributed.metrics.baselines import BASELINE_NAMES
 from dmondrian.distributed.metrics.curve import NAMES, band_of, points_by_window
 from dmondrian.distributed.metrics.drift_test import FALSE_ALARMS, drift_advice
 from dmondrian.distributed.metrics.progressive import WORSE
 from dmondrian.distributed.metrics.windows import HALF_LIFE
+from dmondrian.ensemble.settings.stored_parameters import mixes_boosted_sets
 from dmondrian.report.charts import Line, area_chart, bar_chart, line_chart, matrix_chart
 from dmondrian.report.facts import Facts
 from dmondrian.report.number_format import metric, number, percent, short
@@ -97,7 +98,7 @@ def learning(facts: Facts) -> Markup:
     rows: list[tuple[str, ...]] = []
     if progressive is not None and progressive.curve:
         report = progressive.report()
-        figures = [*_curves(report["curve"]), *_window_curves(report), *_ages(report)]
+        figures = [*_curves(report["curve"]), *_window_curves(report), *_ages(facts, report)]
         worse = WORSE if report.get("r2", 0.0) < 0.0 else ""
         head, rows = _metrics_table(report)
         drift = _drift(facts, report)
@@ -148,12 +149,13 @@ def _value(found: float | None) -> str:
 _AGE_GROUPS = (2, 2, 2, 2, 3)  # octaves put together, from the youngest on: fewer colours
 
 
-def _ages(report: dict[str, Any]) -> list[Figure]:
+def _ages(facts: Facts, report: dict[str, Any]) -> list[Figure]:
     """Return a picture of how far back a forest that follows the stream looks."""
     found = report.get("ages", [])
     if len(found) < 2:
         return []
-    n_octaves = len(found[0]["shares"]) - 1
+    has_boosted = mixes_boosted_sets(facts.run_json["parameters"])
+    n_octaves = len(found[0]["shares"]) - 1 - has_boosted
     starts = [sum(_AGE_GROUPS[:i]) for i in range(len(_AGE_GROUPS))]
     groups = [
         range(first, min(first + size, n_octaves))
@@ -161,13 +163,15 @@ def _ages(report: dict[str, Any]) -> list[Figure]:
         if first < n_octaves
     ]
     groups[-1] = range(groups[-1].start, n_octaves)
-    names = [span_of_ages(group.start, group.stop) for group in groups] + [FOREVER]
+    names = [span_of_ages(group.start, group.stop) for group in groups]
+    names += [FOREVER, *([BOOSTED] if has_boosted else [])]
     points = [
         (
             float(point["rows"]),
             [
                 *(math.fsum(point["shares"][1 + k] for k in group) for group in groups),
                 point["shares"][0],
+                *point["shares"][1 + n_octaves :],
             ],
         )
         for point in found

@@ -8,16 +8,18 @@ Shapes: k octaves of age.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dmondrian._text.wording import counted
 from dmondrian.distributed.metrics.baselines import number_of
 
 AGE_POINTS = 128
 """Most points; beyond, every second one is dropped."""
 
-FOREVER = "all rows"
+FOREVER, BOOSTED = "all rows", "boosted sets"
 FIRST_OCTAVE = 5
+_FEWER, _SHOWN = 4.0, 4  # rows of the point that is shown before another; points
 
 
 class AgeCurve:
@@ -26,7 +28,8 @@ class AgeCurve:
     Attributes
     ----------
     points : list of list of float
-        Rows, then the share of trees that never forget and of each octave, the youngest first.
+        Rows, then the share of trees that never forget and of each octave, the youngest first; last
+        that of boosted sets, where there are such.
     """
 
     def __init__(self) -> None:
@@ -66,9 +69,26 @@ class AgeCurve:
             point[0] = int(point[0])
 
 
-def age_names(n_octaves: int, first: int = FIRST_OCTAVE) -> list[str]:
-    """Return the ages of trees in words: those that never forget, then each octave."""
-    return [FOREVER, *(span_of_ages(k, k + 1, first) for k in range(n_octaves))]
+def age_names(n_octaves: int, first: int = FIRST_OCTAVE, has_boosted: bool = False) -> list[str]:
+    """Return whose shares there are: trees that never forget, each octave, boosted sets."""
+    octaves = (span_of_ages(k, k + 1, first) for k in range(n_octaves))
+    return [FOREVER, *octaves, *([BOOSTED] if has_boosted else [])]
+
+
+def boosted_in_words(points: Sequence[Mapping[str, Any]]) -> str:
+    """Return the share of boosted sets at the last point, and at a few of those before.
+
+    Parameters
+    ----------
+    points : sequence of {"rows": int, "shares": sequence of float}
+        Of a forest that has such sets.
+    """
+    shown, most = [], float("inf")
+    for point in reversed(points):
+        if point["rows"] <= most:
+            shown.append(f"{point['shares'][-1]:.0%} after {counted(point['rows'], 'row')}")
+            most = point["rows"] / _FEWER
+    return ", ".join(shown[:_SHOWN][::-1])
 
 
 def span_of_ages(start: int, stop: int, first: int = FIRST_OCTAVE) -> str:

@@ -176,6 +176,11 @@ class ForestParameters(TreeSettings):
         return self.drift is not None
 
     @property
+    def mixes_boosted_sets(self) -> bool:
+        """Whether trees that follow the stream are mixed with sets of boosted trees."""
+        return self.drift is not None and self.drift.boosted
+
+    @property
     def has_boxes(self) -> bool:
         """Whether nodes store the range of their rows."""
         return self.system.has_boxes

@@ -20,6 +20,11 @@ def follows_stream(parameters: Mapping[str, Any]) -> bool:
     return parameters.get("drift") is not None
 
 
+def mixes_boosted_sets(parameters: Mapping[str, Any]) -> bool:
+    """Return whether trees that follow the stream are mixed with sets of boosted trees."""
+    return (parameters.get("drift") or {}).get("boosted") is True
+
+
 def is_density(parameters: Mapping[str, Any]) -> bool:
     """Return whether rows have no labels, and predictions are densities."""
     return (parameters.get("cost") or {}).get("loss") == "density"

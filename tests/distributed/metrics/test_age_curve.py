@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from dmondrian import CorruptError
-from dmondrian.distributed.metrics.age_curve import AGE_POINTS, AgeCurve, age_names
+from dmondrian.distributed.metrics.age_curve import (
+    AGE_POINTS,
+    AgeCurve,
+    age_names,
+    boosted_in_words,
+)
 from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.drift.member import Ages
 
@@ -33,6 +38,15 @@ def test_ages_are_named_as_members_cover_them() -> None:
     assert names[:2] == ["all rows", "32 to 64 rows"]
     assert names[-1] == "32,768 to 65,536 rows"
     assert names == age_names(ages.n_octaves)
+    assert age_names(ages.n_octaves, has_boosted=True) == [*names, "boosted sets"]
+
+
+def test_the_share_of_boosted_sets_is_said_at_a_few_rows() -> None:
+    points = [{"rows": 2**k, "shares": [1.0 - k / 20, k / 20]} for k in range(11)]
+    assert boosted_in_words(points) == (
+        "20% after 16 rows, 30% after 64 rows, 40% after 256 rows, 50% after 1,024 rows"
+    )
+    assert boosted_in_words(points[:1]) == "0% after 1 row"
 
 
 def test_metrics_report_them_and_refuse_damaged_ones() -> None:

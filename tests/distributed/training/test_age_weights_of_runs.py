@@ -14,6 +14,7 @@ from dmondrian import AMFClassifier, ParameterError
 from dmondrian.displays import AgeWeightsDisplay, LearningCurveDisplay
 from dmondrian.distributed import train
 from dmondrian.drift.age_weights import cut_at_marks
+from dmondrian.estimators.stream_following import EXPERTS
 from dmondrian.report import write_report
 from tests.cli.command import call
 
@@ -26,12 +27,15 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     return X, np.where(np.arange(N) < 1024, X[:, 0] > 0.5, X[:, 1] > 0.5)
 
 
-@pytest.mark.parametrize("delay", [1, 50])
-def test_a_run_records_what_an_estimator_has_at_the_same_rows(client, tmp_path, delay) -> None:
+@pytest.mark.parametrize(("delay", "experts"), [(1, EXPERTS[:1]), (50, EXPERTS[:1]), (50, EXPERTS)])
+def test_a_run_records_what_an_estimator_has_at_the_same_rows(
+    client, tmp_path, delay, experts
+) -> None:
+    settings = {"n_estimators": 3, "drift": "follow", "delay": delay, "experts": experts}
     X, y = rows()
     table = pa.table({f"x{j}": X[:, j].astype(float) for j in range(3)} | {"y": y})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=300)
-    forest = AMFClassifier(n_estimators=3, drift="follow", delay=delay, random_state=0)
+    forest = AMFClassifier(**settings, random_state=0)
     result = []
     for n_shards, every in ((1, None), (3, "500 rows")):
         run = train(
@@ -42,7 +46,7 @@ def test_a_run_records_what_an_estimator_has_at_the_same_rows(client, tmp_path, 
     assert result[0] == result[1]
     assert result[0]["delay"] == delay
     ages = result[0]["ages"]
-    by_hand = AMFClassifier(n_estimators=3, drift="follow", delay=delay, random_state=0)
+    by_hand = AMFClassifier(**settings, random_state=0)
     marks = []
     for part, is_mark in cut_at_marks(0, N):
         by_hand.partial_fit(X[part], y[part], classes=[False, True])
@@ -54,6 +58,10 @@ def test_a_run_records_what_an_estimator_has_at_the_same_rows(client, tmp_path, 
     np.testing.assert_array_equal(ages[-1]["shares"], run.to_local().age_weights_)
     shown = AgeWeightsDisplay.from_run(tmp_path / "run1")
     assert shown.rows.tolist() == [rows for rows, _ in marks]
+    is_boosted = experts == EXPERTS
+    assert ("boosted sets" in shown.names) is is_boosted
+    assert shown.names[11] == "32,768 to 65,536 rows"
+    assert len(shown.names) == shown.shares.shape[1] == len(shown.areas_) == 12 + is_boosted
     pyplot.close(shown.figure_)
     curve = LearningCurveDisplay.from_runs(tmp_path / "run1")
     words = "delay 1 row" if delay == 1 else "delay up to 50 rows"
@@ -62,8 +70,11 @@ def test_a_run_records_what_an_estimator_has_at_the_same_rows(client, tmp_path, 
     page = write_report(tmp_path / "run1", tmp_path / "page.html").read_text()
     assert "How far back the forest looks" in page
     assert f"so far, {words}" in page
+    assert ("boosted sets" in page) is is_boosted
     text, _ = call("describe", tmp_path / "run1")
     assert f"{words}):" in text
+    share = ages[-1]["shares"][-1]
+    assert (f"{share:.0%} after 2,304 rows, of weights" in text) is is_boosted
     assert ("last label known" in text) is (delay > 1)
 
 

@@ -21,7 +21,11 @@ from dmondrian.ensemble.settings.kernel_settings import Joint
 from dmondrian.ensemble.settings.lifetime import PowerLifetime
 from dmondrian.ensemble.settings.loss_settings import Cost
 from dmondrian.ensemble.settings.parameters import ForestParameters, policies
-from dmondrian.ensemble.settings.stored_parameters import is_density, learns_jointly
+from dmondrian.ensemble.settings.stored_parameters import (
+    is_density,
+    learns_jointly,
+    mixes_boosted_sets,
+)
 from dmondrian.ensemble.settings.systems import (
     SYSTEMS,
     Amf,
@@ -80,6 +84,7 @@ def test_stored_parameters_mean_what_they_did(row: dict[str, Any]) -> None:
     assert [repr(read.lifetime_at(n)) for n in (0.0, 1.0, 100.0)] == row["lifetimes"]
     assert learns_jointly(row["parameters"]) == read.learns_jointly
     assert is_density(row["parameters"]) == read.is_density
+    assert mixes_boosted_sets(row["parameters"]) is read.mixes_boosted_sets is False
     assert pickle.loads(pickle.dumps(read)) == read == copy.copy(read)
     assert hash(read) == hash(copy.deepcopy(read))
 
