@@ -118,19 +118,15 @@ def _parser() -> argparse.ArgumentParser:
 
     train = add("train", "train a forest by a job file, or resume it", _train_epilog())
     train.add_argument("job", metavar="JOB.toml", help="the job file")
-    train.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="TABLE.KEY=VALUE",
-        help="override one key; the value is TOML, a bare word is a string; repeatable",
-    )
+    _add_overrides(train)
     train.add_argument(
         "--detach",
         action="store_true",
         help="hand the job to the cluster of [cluster] scheduler and return; watch it with "
         "`describe --follow`, stop it with `cancel`",
+    )
+    _add_follow(
+        add("follow", "keep learning the files that come to a job's data, until Ctrl-C or SIGTERM")
     )
     _add_init(add("init", "write a job file for a data set, commented and ready to run"))
     _add_managing(add)
@@ -171,6 +167,39 @@ def _parser() -> argparse.ArgumentParser:
         add("cluster", "start an encrypted cluster on this machine, to try a job with")
     )
     return parser
+
+
+def _add_follow(command: argparse.ArgumentParser) -> None:
+    command.add_argument("job", metavar="JOB.toml", help="the job file, as of train")
+    _add_overrides(command)
+    command.add_argument(
+        "--interval",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="from the end of a look at the data to the next one (default: 10)",
+    )
+    command.add_argument(
+        "--once", action="store_true", help="look once, learn what is there, and end"
+    )
+    command.add_argument(
+        "--keep",
+        type=int,
+        default=3,
+        metavar="K",
+        help="newest checkpoints to keep, of which each look saves one (default: 3)",
+    )
+
+
+def _add_overrides(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="TABLE.KEY=VALUE",
+        help="override one key; the value is TOML, a bare word is a string; repeatable",
+    )
 
 
 def _add_init(command: argparse.ArgumentParser) -> None:
@@ -314,6 +343,7 @@ def _train_epilog() -> str:
 
 _MODULES = {  # of dmondrian.cli, where the function of a command is
     "train": "train",
+    "follow": "follow",
     "init": "init",
     "score": "score",
     "evaluate": "score",

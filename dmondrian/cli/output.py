@@ -23,6 +23,8 @@ from dmondrian._text.wording import on_one_line
 if TYPE_CHECKING:
     from dmondrian.distributed import Progress
 
+_MOST_REMARKS = 1000  # that are remembered, so that none is made twice
+
 # Control characters but line ends and tabs: names from outside shall not steer a terminal.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 
@@ -45,7 +47,7 @@ class Output:
         self._stdout = stdout or sys.stdout
         self._stderr = stderr or sys.stderr
         self._bar = ProgressBar(self._stderr)
-        self._remarks: set[str] = set()  # made so far
+        self._remarks: dict[str, None] = {}  # made lately
 
     def event(self, event: str, values: Mapping[str, Any]) -> None:
         """Write one JSON line to stdout; nothing without ``--json``."""
@@ -70,7 +72,9 @@ class Output:
     def remark(self, text: str) -> None:
         """Write a note that may arrive several ways (a warning, a plan), but only once."""
         if text not in self._remarks:
-            self._remarks.add(text)
+            self._remarks[text] = None
+            if len(self._remarks) > _MOST_REMARKS:  # a command may run for years
+                del self._remarks[next(iter(self._remarks))]
             self.note(f"note: {text}")
 
     @contextmanager

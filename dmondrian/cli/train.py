@@ -39,7 +39,7 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
         check_score_options(wanted)
     if arguments.detach:
         return _detach(job, estimator, options, wanted, output)
-    with _cluster(job) as cluster:
+    with cluster_of(job) as cluster:
         run = distributed.train(
             estimator,
             job.data["path"],
@@ -78,7 +78,7 @@ def _detach(
             "--detach: a local cluster ends with this command; expected [cluster] scheduler, the "
             "address or scheduler file of one that stays"
         )
-    with _cluster(job) as cluster:
+    with cluster_of(job) as cluster:
         url = distributed.submit(
             estimator,
             job.data["path"],
@@ -106,7 +106,8 @@ def _what_is_left(url: str, data: str | list[str]) -> str:
     )
 
 
-def _cluster(job: Job) -> Any:
+def cluster_of(job: Job) -> Any:
+    """Return the context of a connection to the cluster of a job."""
     keys = job.cluster
     return connected(
         keys.get("scheduler", LOCAL), keys.get("workers"), keys.get("threads"), tls_of(keys)

@@ -5,6 +5,7 @@
 encoding of a model.
 """
 
+from dmondrian.data.arrivals import Arrivals, Arrived
 from dmondrian.data.asked import as_asked, asks_the_same
 from dmondrian.data.chunks import Chunk
 from dmondrian.data.extend import change_between, extend_plan
@@ -17,6 +18,8 @@ from dmondrian.data.schema import Column, Schema
 
 __all__ = [
     "BLOCK_ROWS",
+    "Arrivals",
+    "Arrived",
     "Block",
     "Chunk",
     "Column",

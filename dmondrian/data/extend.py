@@ -38,7 +38,9 @@ _STILL_THERE = "although it is still there"
 _NEW_FILES = "files that came since continue the stream"
 
 
-def extend_plan(plan: Plan, source: Source, learned: int = 0) -> Plan:
+def extend_plan(
+    plan: Plan, source: Source, learned: int = 0, among: Collection[str] | None = None
+) -> Plan:
     """Return a plan extended by the files of a source that it does not have.
 
     Parameters
@@ -51,6 +53,8 @@ def extend_plan(plan: Plan, source: Source, learned: int = 0) -> Plan:
         Rows of the stream that need not be read again. Files with no other rows may be gone or
         have other bytes now: `about_learned` of the plan has notes on these. A file with the bytes
         of one that is gone is that file, under whatever name.
+    among : collection of str or None
+        Uris of the files of the source to use, but for those of tables.
 
     Returns
     -------
@@ -70,7 +74,7 @@ def extend_plan(plan: Plan, source: Source, learned: int = 0) -> Plan:
     planned = dict.fromkeys(block.uri for block in plan.blocks)
     needed = {block.uri for block in plan.blocks_after(learned)}
     past = [uri for uri in planned if uri not in needed]
-    found = list_data(source, plan, needed)
+    found = list_data(source, plan, needed, among)
     files, tables = found.files, found.tables
     listed = {file.uri: file for file in files}
     unread = {uri: listed[uri] for uri in past if uri in listed}

@@ -64,7 +64,12 @@ def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
     return found.files, found.notes
 
 
-def list_data(source: Source, plan: Plan | None = None, needed: Collection[str] = ()) -> Listing:
+def list_data(
+    source: Source,
+    plan: Plan | None = None,
+    needed: Collection[str] = (),
+    among: Collection[str] | None = None,
+) -> Listing:
     """List the files of a source, or those with which it continues a stream.
 
     Parameters
@@ -76,17 +81,20 @@ def list_data(source: Source, plan: Plan | None = None, needed: Collection[str] 
         those with rows that were appended since are listed.
     needed : collection of str
         Uris of files of the stream that have to be read; others may be gone.
+    among : collection of str or None
+        Uris of the files to list, but for those of tables.
     """
     items = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     tables = [table_at(os.fspath(item)) for item in items]
     past = () if plan is None else {b.uri for b in plan.blocks}.difference(needed)
     if not any(tables):
         files, notes = list_files(source, past)
-        return Listing(files, notes)
+        return Listing([file for file in files if among is None or file.uri in among], notes)
     found = Listing([], [])
     for item, named in zip(items, tables, strict=True):
         if named is None:
-            more, notes = list_files(item, past)
+            files, notes = list_files(item, past)
+            more = [file for file in files if among is None or file.uri in among]
             found.notes.extend(notes)
         else:
             more = _files_of_table(open_table(*named), plan, needed, found)

@@ -95,7 +95,8 @@ def make_plan(
     classes : sequence, optional
         All possible labels; by default those of the data. Sorted in the schema.
     among : collection of str, optional
-        URIs of the files of the source to use: those of a plan made before others were added.
+        URIs of the files of the source to use, but for those of tables: of a plan made before
+        others were added, or of those that are whole.
     include : iterable of str, or None
         Index columns of data frames to use; others are left out unless they are the target, the
         weight or in `categorical`. None uses all, as earlier versions did.
@@ -290,10 +291,8 @@ def footers_of(
     Contents of small files are kept as by `read_footers`.
     """
     check_paths(source)
-    listed = list_data(source)
+    listed = list_data(source, among=among)
     files, notes = listed.files, listed.notes
-    if among is not None:
-        files = [file for file in files if file.uri in among]
     footers = read_footers(files, with_bounds, content_bytes)
     empty = [footer.file.uri for footer in footers if not footer.rows]
     footers = [footer for footer in footers if footer.rows]

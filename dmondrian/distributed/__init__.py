@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from dmondrian.distributed.scoring.evaluate import evaluate
     from dmondrian.distributed.scoring.score import score
     from dmondrian.distributed.training.add_trees import grow
+    from dmondrian.distributed.training.follow import Learned, follow
     from dmondrian.distributed.training.train import TrainedRun, train
 
 __all__ = [
+    "Learned",
     "Progress",
     "TrainedRun",
     "evaluate",
+    "follow",
     "grow",
     "predict",
     "predict_proba",
@@ -33,9 +36,11 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Learned": "training.follow",
     "Progress": "cluster.progress",
     "TrainedRun": "training.train",
     "evaluate": "scoring.evaluate",
+    "follow": "training.follow",
     "grow": "training.add_trees",
     "predict": "scoring.dask_predict",
     "predict_proba": "scoring.dask_predict",

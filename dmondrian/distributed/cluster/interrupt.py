@@ -47,6 +47,15 @@ class Interrupts:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        around = {getattr(handler, "__self__", None) for handler in self._previous.values()}
+        self._restore()
+        if self.is_requested:  # in its last moment, say: who is around this one ends too
+            for one in around:
+                if isinstance(one, Interrupts):
+                    one.is_requested, one._first = True, self._first
+
+    def _restore(self) -> None:
+        """Restore the handlers that were there before."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
@@ -64,7 +73,7 @@ class DeferredInterrupt(Interrupts):
     """
 
     def __exit__(self, *exception: object) -> None:
-        super().__exit__(*exception)
+        self._restore()
         if self.is_requested:
             signal.raise_signal(self._first)
 

@@ -8,7 +8,7 @@ ever extended at the end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +53,7 @@ def prepare_run(
     run_options: dict[str, Any],
     plan_options: dict[str, Any],
     on_plan: Callable[[Plan], object] | None = None,
+    among: Collection[str] | None = None,
 ) -> tuple[Run, Plan]:
     """Create a job's run folder, or open the existing one.
 
@@ -71,6 +72,8 @@ def prepare_run(
         See :func:`dmondrian.data.make_plan`.
     on_plan : callable or None
         Called with the plan before the folder is created; its exceptions end the call.
+    among : collection of str or None
+        Uris of the files of `data` to use, but for those of tables; None for all.
 
     Returns
     -------
@@ -110,12 +113,12 @@ def prepare_run(
     options["task"] = "classification" if is_classifier(estimator) else "regression"
     stored = _stored_plan(url)
     if stored is None:
-        began = plan = make_plan(data, **options)
+        began = plan = make_plan(data, among=among, **options)
         if plan.bands and (digest := _first_digest(url)) not in (None, plan.digest):
-            old = make_plan(data, **{**options, "is_mixed": False})
+            old = make_plan(data, among=among, **{**options, "is_mixed": False})
             began = plan = old if old.digest == digest else plan
     else:
-        plan = extend_plan(stored, data, learned_by_all(Run.open(url)))
+        plan = extend_plan(stored, data, learned_by_all(Run.open(url)), among)
         began = _began(Run.open(url), plan, data, options)
     for note in (*plan.notes, *plan.about_learned):
         _log.info(note, extra=NOTED)

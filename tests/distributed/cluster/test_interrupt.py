@@ -105,3 +105,18 @@ def test_ctrl_c_does_not_reach_processes_that_are_started_undisturbed() -> None:
 def test_a_failure_of_what_is_started_undisturbed_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         without_sigint(lambda: 1 // 0)
+
+
+def test_a_request_reaches_the_contexts_around_and_none_inside() -> None:
+    with Interrupts() as outer:
+        with Interrupts() as inner:
+            signal.raise_signal(signal.SIGTERM)
+            assert inner.is_requested
+            assert not outer.is_requested
+        assert outer.is_requested
+    with Interrupts() as outer:
+        with DeferredInterrupt():
+            signal.raise_signal(signal.SIGTERM)
+        assert outer.is_requested
+        with Interrupts() as inner:
+            assert not inner.is_requested

@@ -1,0 +1,72 @@
+"""`dmondrian follow`: learn what comes to the data of a job file, until asked to end.
+
+Relies on `dmondrian.distributed.follow` for all the work. Promises that the job is checked as a
+whole before any data are looked at, and to end with code 0 when it was asked to.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from dmondrian._text.wording import counted
+from dmondrian.cli.job import build_estimator, check_amounts, read_job
+from dmondrian.cli.output import Output
+from dmondrian.cli.train import cluster_of
+
+
+def follow(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian follow --help`."""
+    job = read_job(arguments.job, arguments.overrides)
+    estimator = build_estimator(job)
+    check_amounts(job)
+    from dmondrian import distributed
+
+    options = {key: value for key, value in (job.run | job.data).items() if key != "path"}
+    if job.score is not None:
+        output.note("[score] is for `dmondrian train`: nothing is scored here")
+
+    def report(learned: Any) -> None:
+        output.close_bar()
+        lag = "" if learned.lag is None else f", {learned.lag:.1f} s after the newest file"
+        output.event(
+            "learned",
+            {
+                "rows": learned.rows,
+                "n_rows": learned.n_rows,
+                "seconds": learned.seconds,
+                "lag": learned.lag,
+                "metrics": learned.run.metrics,
+            },
+        )
+        output.text(
+            f"{counted(learned.rows, 'row')} learned, {learned.n_rows:,} in all, saved in "
+            f"{learned.seconds:.1f} s{lag}"
+        )
+
+    with cluster_of(job) as cluster:
+        try:
+            run = distributed.follow(
+                estimator,
+                job.data["path"],
+                run=job.run["path"],
+                interval=arguments.interval,
+                once=arguments.once,
+                keep=arguments.keep,
+                on_learned=report,
+                progress=output.follow,
+                **options,
+                **cluster,
+            )
+        except KeyboardInterrupt as stop:
+            if arguments.once:
+                raise
+            output.close_bar()
+            output.note(str(stop) or "stopped; the last checkpoint stands")
+            return 0
+    output.close_bar()
+    if not arguments.once:
+        output.note("stopped; all rows that were learned are saved")
+    elif run is None or not run.summary["rows"]:
+        output.note("there was nothing to do")
+    return 0

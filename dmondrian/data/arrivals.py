@@ -1,0 +1,122 @@
+"""Files that have come to a source, and are whole.
+
+Whoever writes a Parquet file in place leaves a file without its end for a while; who writes it
+elsewhere and renames it, or commits it to a table, does not.
+
+Relies on the footer at the end of a file. Promises that a file is named only once its footer can be
+read and its size and time of change have stayed the same meanwhile; that a file is opened again
+only if it has changed; and that one which is not whole is reported once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from dmondrian.data.delta_table import open_table, table_at
+from dmondrian.data.footers import MAX_CONNECTIONS, read_footers
+from dmondrian.data.listing import NoFilesError
+from dmondrian.data.source import Source, SourceFile, is_local, list_files, stat_uri
+from dmondrian.errors import DataError
+
+_log = logging.getLogger("dmondrian")
+
+State = tuple[int, str]  # size and stamp of a file
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What a source has at one time."""
+
+    files: dict[str, State]  # whole files by uri; those of tables are not among them
+    tables: dict[str, int]  # version of each table
+    newest: float | None  # when the file that changed last did, in seconds since 1970
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to read."""
+        return not self.files and not self.tables
+
+    def has_come_since(self, earlier: Arrived | None) -> bool:
+        """Whether a file or a version of a table is here that was not."""
+        if earlier is None:
+            return True
+        is_new = any(earlier.files.get(uri) != state for uri, state in self.files.items())
+        return is_new or self.tables != earlier.tables
+
+
+class Arrivals:
+    """Looks at a source again and again.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+        As of :func:`dmondrian.data.make_plan`.
+    known : collection of str
+        Uris of files that were read before: they are not opened.
+    """
+
+    def __init__(self, source: Source, known: Collection[str] = ()) -> None:
+        self._items = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+        self._known = set(known)
+        self._whole: dict[str, State] = {}
+        self._reported: set[str] = set()
+
+    def look(self) -> Arrived:
+        """Return what is there now.
+
+        Raises
+        ------
+        DataError
+            The source cannot be listed.
+        """
+        listed: dict[str, SourceFile] = {}
+        tables: dict[str, int] = {}
+        for item in self._items:
+            named = table_at(os.fspath(item))
+            if named is not None:
+                state = open_table(*named).state
+                tables[state.uri] = state.version
+                continue
+            try:
+                found, _ = list_files(item, self._known)
+            except NoFilesError:
+                continue  # they may come
+            listed.update((file.uri, file) for file in found)
+        fresh = [file for file in listed.values() if not self._is_known(file)]
+        with ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
+            checked = zip(fresh, pool.map(_why_not_whole, fresh), strict=True)
+            reasons = {file.uri: why for file, why in checked if why is not None}
+        self._report(reasons)
+        self._whole = {
+            uri: (file.size, file.stamp) for uri, file in listed.items() if uri not in reasons
+        }
+        times = [file.stamp for file in listed.values() if file.uri in self._whole]
+        newest = max((int(stamp) / 1e9 for stamp in times if stamp.isdigit()), default=None)
+        return Arrived(dict(self._whole), tables, newest)
+
+    def _is_known(self, file: SourceFile) -> bool:
+        known = self._whole.get(file.uri)
+        return known == (file.size, file.stamp) or (known is None and file.uri in self._known)
+
+    def _report(self, reasons: dict[str, str]) -> None:
+        """Log which files are not whole, once for each."""
+        for uri, why in reasons.items():
+            if uri not in self._reported:
+                _log.info("%s is not whole yet and waits: %s", uri, why)
+        self._reported = set(reasons)
+
+
+def _why_not_whole(file: SourceFile) -> str | None:
+    """Return why a file cannot be read yet; None if it can."""
+    try:
+        read_footers([file], ())
+        now = stat_uri(file.uri) if is_local(file.uri) else file.version
+    except (DataError, OSError) as error:
+        return str(error)
+    if now is None or (now.size, now.stamp) != (file.size, file.stamp):
+        return "it is being written"
+    return None

@@ -1,0 +1,211 @@
+"""Following of data: what comes is learned soon after, for as long as one likes.
+
+Relies on the continuation of runs (:mod:`dmondrian.distributed.training.train`), of which each look
+at the data that finds something new is one; and on arrivals for files that are whole. Promises that
+whatever ends the process, the next one goes on with each row learned once; that it ends in order
+when asked to; and that what it keeps in memory between two looks does not grow with their number,
+but only with the files that are there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distributed import Client
+
+from dmondrian.checkpoint import Run
+from dmondrian.checkpoint.pruning import prune
+from dmondrian.data import Arrivals, Plan, stored_plan
+from dmondrian.data.paths import check_paths
+from dmondrian.distributed.cluster.client import Connection
+from dmondrian.distributed.cluster.interrupt import Interrupts
+from dmondrian.distributed.cluster.progress import Listener
+from dmondrian.distributed.training.attempt import attempt_options
+from dmondrian.distributed.training.run_setup import IN_MEMORY, learned_by_all, prepare_run
+from dmondrian.distributed.training.train import TrainedRun, bring_to_end
+from dmondrian.errors import CheckpointError, DataError, ParameterError
+from dmondrian.store import open_store
+
+_log = logging.getLogger("dmondrian")
+
+KEEP = 3
+"""Checkpoints that are kept by default: each is a whole forest, and one is saved at each look."""
+
+_TICK = 0.1  # seconds between two looks whether it is asked to end
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What one look at the data brought.
+
+    Attributes
+    ----------
+    rows : int
+        That were learned now.
+    n_rows : int
+        Of the stream so far, all saved.
+    seconds : float
+        From the look to the checkpoint.
+    lag : float or None
+        Seconds from the last change of the newest file to the checkpoint; of stores that note
+        no times, and of tables, None.
+    run : TrainedRun
+    """
+
+    rows: int
+    n_rows: int
+    seconds: float
+    lag: float | None
+    run: TrainedRun
+
+
+def follow(
+    estimator: Any,
+    data: Any,
+    *,
+    target: Any = None,
+    run: str | os.PathLike[str],
+    interval: float = 10.0,
+    once: bool = False,
+    keep: int = KEEP,
+    on_learned: Callable[[Learned], object] | None = None,
+    client: Client | None = None,
+    n_shards: int | None = None,
+    first_tree: int = 0,
+    checkpoint_every: str | int | None = "auto",
+    progressive: bool = True,
+    window: int = 4,
+    progress: Listener | bool | None = None,
+    n_workers: int | None = None,
+    threads: int | None = None,
+    **plan_options: Any,
+) -> TrainedRun | None:
+    """Learn the files that come to a place, until asked to end by Ctrl-C or SIGTERM.
+
+    Each look that finds new files, or new rows of a table, goes on as :func:`train` does, and ends
+    with a checkpoint. Files that are being written are left for a later look: those whose footer
+    cannot be read. Workers stay between two looks.
+
+    Parameters
+    ----------
+    estimator, target, client, n_shards, first_tree, progressive, window, n_workers, threads
+        As in :func:`train`.
+    data : str, path or sequence of them
+        There may be nothing yet: the first files that come determine the encoding.
+    run : str or path
+        Folder or URL of the run.
+    interval : float
+        Seconds between the end of a look and the next one.
+    once : bool
+        Look once, and return.
+    keep : int
+        Newest checkpoints to keep; older ones are deleted.
+    on_learned : callable or None
+        Called with :class:`Learned` after each look that found something.
+    checkpoint_every : str, int or None
+        In addition to the end of each look; see :func:`train`.
+    progress : callable, bool or None
+        As in :func:`train`, of the first look.
+    **plan_options
+        See :func:`dmondrian.data.make_plan`.
+
+    Returns
+    -------
+    TrainedRun or None
+        After the last look that found something; None if none did.
+
+    Raises
+    ------
+    DMondrianError
+        See :func:`train`. A file that cannot be learned ends the call by its name; when it has
+        been repaired or taken away, the same call goes on.
+    KeyboardInterrupt
+        After Ctrl-C while rows were learned: the first stops at a checkpoint, the second at once.
+    """
+    _check(interval, keep)
+    options = attempt_options(checkpoint_every, window, progress)
+    check_paths(data, IN_MEMORY)
+    url = open_store(run).url
+    arrivals = Arrivals(data, _known(url))
+    run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
+    newest, before = None, None
+    with ExitStack() as stack, Interrupts() as asked:
+        connect = Connection(stack, client, n_workers, threads)
+
+        def is_asked() -> bool:
+            return asked.is_requested
+
+        def connect_unless_asked() -> Client:
+            found = connect()
+            if is_asked():
+                raise KeyboardInterrupt("asked to end before rows were learned")
+            return found
+
+        while not is_asked():
+            began = time.monotonic()
+            now = arrivals.look()
+            if now.is_empty and once and before is None and not _exists(url):
+                raise DataError(
+                    f"no Parquet file has come to {data} yet: there is nothing to learn"
+                )
+            if now.has_come_since(before) and not (now.is_empty and not _exists(url)):
+                opened, plan = prepare_run(
+                    estimator, data, target, url, run_options, plan_options, among=now.files
+                )
+                if is_asked():
+                    break
+                found = bring_to_end(opened, plan, options, connect_unless_asked)
+                if len(opened.manifests()) > keep:
+                    prune(opened, keep)
+                newest, before, options = found, now, replace(options, listener=None)
+                if found.summary["rows"] and on_learned is not None:
+                    seconds = time.monotonic() - began
+                    lag = None if now.newest is None else max(0.0, time.time() - now.newest)
+                    n_rows = found.plan.n_rows
+                    on_learned(Learned(found.summary["rows"], n_rows, seconds, lag, found))
+            if once:
+                break
+            _wait(asked, interval)
+    return newest
+
+
+def _check(interval: float, keep: int) -> None:
+    is_number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
+    if not is_number or not 0.0 < interval < 1e7:
+        raise ParameterError(f"interval is {interval!r}; expected seconds, more than 0")
+    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+        raise ParameterError(f"keep is {keep!r}; expected a number of checkpoints, at least 1")
+
+
+def _wait(asked: Interrupts, seconds: float) -> None:
+    """Wait so long, or until asked to end."""
+    end = time.monotonic() + seconds
+    while not asked.is_requested and (left := end - time.monotonic()) > 0:
+        time.sleep(min(_TICK, left))
+
+
+def _exists(url: str) -> bool:
+    """Return whether there is a run in a folder."""
+    return _plan(url) is not None
+
+
+def _known(url: str) -> set[str]:
+    """Return the files that a run has in its stream and has learned."""
+    plan = _plan(url)
+    if plan is None:
+        return set()
+    needed = {block.uri for block in plan.blocks_after(learned_by_all(Run.open(url)))}
+    return {block.uri for block in plan.blocks} - needed
+
+
+def _plan(url: str) -> Plan | None:
+    try:
+        return stored_plan(Run.open(url).stream)
+    except CheckpointError:
+        return None

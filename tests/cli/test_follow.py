@@ -1,0 +1,191 @@
+"""`dmondrian follow` as a process: files come in all ways, and the process ends in all ways."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dmondrian.checkpoint import Run
+
+from .command import TIMEOUT, call, start
+
+REFUSED = 3
+JOB = """
+[data]
+path = {path}
+target = "y"
+
+[forest]
+algorithm = "amf-classifier"
+n_estimators = 4
+alpha = 0.25
+charge_opening = true
+feature_scales = "none"
+feature_units = "none"
+
+[run]
+path = "{run}"
+n_shards = 2
+checkpoint_every = "1500 rows"
+
+[cluster]
+{cluster}
+"""
+OWN = "workers = 1\nthreads = 1"
+
+
+def rows(seed: int, n: int) -> pa.Table:
+    """Return rows whose features span the same range, whatever the seed."""
+    rng = np.random.default_rng(seed)
+    X = rng.random((n, 3))
+    X[0], X[1] = 0.0, 1.0
+    y = (X[:, 0] + 0.3 * rng.normal(size=n) > 0.5).astype(int)
+    y[:2] = 0, 1
+    return pa.table({**{f"x{j}": X[:, j] for j in range(3)}, "y": y})
+
+
+def content(seed: int, n: int) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows(seed, n), sink)
+    return bytes(sink.getvalue())
+
+
+def write_job(folder: Path, path: Any = "data", run: str = "run", shared: str = "") -> Path:
+    job = folder / f"{run}{'-shared' * bool(shared)}.toml"
+    cluster = f'scheduler = "{shared}"' if shared else OWN
+    job.write_text(JOB.format(path=json.dumps(path), run=run, cluster=cluster))
+    return job
+
+
+def put(folder: Path, name: str, seed: int, n: int) -> str:
+    """Put a file there as a whole; return its path."""
+    (folder / f".{name}").write_bytes(content(seed, n))
+    return str((folder / f".{name}").rename(folder / name))
+
+
+def learned(run: Path) -> int:
+    """Return the rows of the newest checkpoint."""
+    return max((int(path.stem) for path in run.glob("manifests/*.json")), default=0)
+
+
+def wait(process: subprocess.Popen[str], is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT
+    while not is_so():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def following(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Starts the command on the folder `data`; what is left of it is killed in the end."""
+    started: list[subprocess.Popen[str]] = []
+
+    def follow() -> subprocess.Popen[str]:
+        job = write_job(tmp_path)
+        started.append(start("follow", job, "--interval", "0.1", "--keep", "2"))
+        return started[-1]
+
+    yield follow
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def digests(run: Path) -> dict[int, str]:
+    manifest = Run.open(run).latest()
+    assert manifest is not None
+    assert manifest.final
+    return {number: shard["digest"] for number, shard in manifest.shards.items()}
+
+
+def test_rows_are_learned_once_whatever_becomes_of_files_and_process(
+    following: Callable[[], subprocess.Popen[str]], data: Path, tmp_path: Path, shared: str
+) -> None:
+    run = tmp_path / "run"
+    process = following()
+    order = [put(data, "a.parquet", 0, 1000)]
+    wait(process, lambda: learned(run) == 1000)
+    half = content(1, 700)
+    (data / "b.parquet").write_bytes(half[: len(half) // 2])
+    order.append(put(data, "c.parquet", 2, 400))
+    wait(process, lambda: learned(run) == 1400)
+    with (data / "b.parquet").open("ab") as file:
+        file.write(half[len(half) // 2 :])
+    order.append(str(data / "b.parquet"))
+    wait(process, lambda: learned(run) == 2100)
+    order.append(put(data, "d.parquet", 3, 60_000))
+    wait(process, lambda: learned(run) > 2100)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert 2100 < learned(run) < 62_100
+    order.append(put(data, "e.parquet", 4, 300))
+    process = following()
+    wait(process, lambda: learned(run) == 62_400)
+    assert len(list((run / "manifests").iterdir())) < 50
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, stderr
+    assert "stopped; all rows that were learned are saved" in stderr
+    assert "62,400 in all, saved in" in stdout
+    assert len(list((run / "manifests").iterdir())) == 2
+    call("train", write_job(tmp_path, order, "straight", shared))
+    assert digests(run) == digests(tmp_path / "straight")
+    manifests = [Run.open(one).latest() for one in (run, tmp_path / "straight")]
+    there, expected = (one.metrics["progressive"] for one in manifests if one is not None)
+    assert there["rows"] == expected["rows"] == 62_400
+
+
+def test_ctrl_c_while_rows_are_learned_saves_them_and_ends(
+    following: Callable[[], subprocess.Popen[str]], data: Path, tmp_path: Path, shared: str
+) -> None:
+    run = tmp_path / "run"
+    process = following()
+    order = [put(data, "a.parquet", 0, 40_000)]
+    wait(process, lambda: learned(run) > 0)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, stderr
+    position = learned(run)
+    assert f"stopped at row {position:,} of 40,000, which is saved" in stderr
+    assert 0 < position < 40_000
+    stdout, _ = call("follow", write_job(tmp_path, shared=shared), "--once", "--json")
+    events = [json.loads(line) for line in stdout.splitlines()]
+    (event,) = [event for event in events if event["event"] == "learned"]
+    assert (event["rows"], event["n_rows"]) == (40_000 - position, 40_000)
+    call("train", write_job(tmp_path, order, "straight", shared))
+    assert digests(run) == digests(tmp_path / "straight")
+
+
+def test_one_look_and_its_exit_codes(data: Path, tmp_path: Path, shared: str) -> None:
+    job = write_job(tmp_path, shared=shared)
+    _, stderr = call("follow", job, "--once", code=REFUSED)
+    assert "no Parquet file has come to" in stderr
+    put(data, "a.parquet", 0, 500)
+    stdout, _ = call("follow", job, "--once")
+    assert "500 rows learned, 500 in all" in stdout
+    stdout, stderr = call("follow", job, "--once")
+    assert stdout == ""
+    assert "there was nothing to do" in stderr
+    _, stderr = call("follow", job, "--once", "--set", "forest.alpha=0.5", code=4)
+    assert "[forest] alpha: 0.25 there, 0.5 here" in stderr
+    _, stderr = call("follow", job, "--interval", "0", code=2)
+    assert "interval is 0.0; expected seconds" in stderr

@@ -1,0 +1,118 @@
+"""Following of data in this process: what each look learns, and what is kept of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from distributed import Client
+
+from dmondrian.checkpoint import Run
+from dmondrian.distributed import Learned, TrainedRun, follow, train
+from dmondrian.errors import DataError, ParameterError
+from tests.distributed.conftest import ADULT, COLUMNS, digests, forest
+
+Follow = Callable[..., TrainedRun | None]
+
+
+class StopError(Exception):
+    """Ends a call."""
+
+
+@pytest.fixture
+def following(client: Client, tmp_path: Path) -> Follow:
+    """Follow the folder `data` to the run `run`; keyword arguments override."""
+
+    def call(**options: Any) -> TrainedRun | None:
+        given = {"target": "income", "client": client, "run": tmp_path / "run", **options}
+        return follow(forest(), given.pop("data", tmp_path / "data"), **given)
+
+    return call
+
+
+def put(folder: Path, number: int, rows: int = 300) -> Path:
+    """Put the rows of a number there, as a file that comes as a whole."""
+    folder.mkdir(exist_ok=True)
+    part = pq.read_table(ADULT, columns=COLUMNS).slice(number * rows, rows)
+    pq.write_table(part, folder / ".part")
+    return (folder / ".part").rename(folder / f"{number:04d}.parquet")
+
+
+def test_each_look_learns_what_has_come_and_few_checkpoints_are_kept(
+    following: Follow, client: Client, tmp_path: Path
+) -> None:
+    seen: list[Learned] = []
+
+    def more(learned: Learned) -> None:
+        seen.append(learned)
+        if len(seen) == 6:
+            raise StopError
+        put(tmp_path / "data", len(seen))
+        if len(seen) == 3:
+            (tmp_path / "data/0000.parquet").unlink()
+
+    put(tmp_path / "data", 0)
+    with pytest.raises(StopError):
+        following(interval=0.01, keep=2, on_learned=more)
+    assert [learned.rows for learned in seen] == [300] * 6
+    assert [learned.n_rows for learned in seen] == [300 * n for n in range(1, 7)]
+    assert all(learned.lag is not None and learned.lag > 0 for learned in seen)
+    assert len(Run.open(tmp_path / "run").manifests()) == 2
+    assert following(once=True).summary["rows"] == 0  # type: ignore[union-attr]
+    put(tmp_path / "data", 0)
+    options: dict[str, Any] = {"target": "income", "client": client, "run": tmp_path / "straight"}
+    first = tmp_path / "first"
+    first.mkdir()
+    shutil.copy2(tmp_path / "data/0000.parquet", first)
+    train(forest(), first, **options)
+    for i in range(1, 6):
+        shutil.copy2(tmp_path / f"data/{i:04d}.parquet", first)
+    straight = train(forest(), first, **options)
+    assert digests(tmp_path / "run") == digests(straight)
+
+
+def test_a_table_is_followed(following: Follow, client: Client, tmp_path: Path) -> None:
+    rows = pq.read_table(ADULT, columns=COLUMNS)
+    table = tmp_path / "table"
+    seen: list[int] = []
+
+    def more(learned: Learned) -> None:
+        seen.append(learned.rows)
+        if len(seen) == 4:
+            raise StopError
+        write_deltalake(table, rows.slice(400 * len(seen), 400), mode="append")
+        DeltaTable(table).optimize.compact()
+
+    write_deltalake(table, rows.slice(0, 400))
+    with pytest.raises(StopError):
+        following(data=table, interval=0.01, on_learned=more)
+    assert seen == [400] * 4
+    assert following(data=table, once=True).summary["rows"] == 0  # type: ignore[union-attr]
+
+
+def test_a_file_that_cannot_be_learned_ends_it_and_it_goes_on_without(
+    following: Follow, tmp_path: Path
+) -> None:
+    put(tmp_path / "data", 0)
+    assert following(once=True).summary["rows"] == 300  # type: ignore[union-attr]
+    bad = tmp_path / "data/0001.parquet"
+    pq.write_table(pq.read_table(ADULT, columns=COLUMNS[:-1]).slice(0, 10), bad)
+    with pytest.raises(DataError, match=r"0001\.parquet lacks"):
+        following(once=True)
+    bad.unlink()
+    put(tmp_path / "data", 2)
+    assert following(once=True).summary["rows"] == 300  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_followed_is_refused(following: Follow, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no Parquet file has come to"):
+        following(once=True)
+    assert not (tmp_path / "run/run.json").exists()
+    for options in ({"interval": 0}, {"interval": True}, {"keep": 0}, {"window": 0}):
+        with pytest.raises(ParameterError, match=next(iter(options))):
+            following(**options)
