@@ -47,6 +47,7 @@ FACES = {
     "density": {"estimators", "uncertainty"},
     "depth": {"displays", "losses"},
     "feature_scales": {"estimators", "tuning"},
+    "follow": {"cli", "distributed/training"},
     "score": {"cli", "distributed/scoring"},
     "train": {"cli", "distributed/training"},
 }

@@ -88,14 +88,14 @@ def follow(
 ) -> TrainedRun | None:
     """Learn the files that come to a place, until asked to end by Ctrl-C or SIGTERM.
 
-    Each look that finds new files, or new rows of a table, goes on as :func:`train` does, and ends
+    Each look that finds new files, or new rows of a table, goes on as :func:`dmondrian.distributed.train` does, and ends
     with a checkpoint. Files that are being written are left for a later look: those whose footer
     cannot be read. Workers stay between two looks.
 
     Parameters
     ----------
     estimator, target, client, n_shards, first_tree, progressive, window, n_workers, threads
-        As in :func:`train`.
+        As in :func:`dmondrian.distributed.train`.
     data : str, path or sequence of them
         There may be nothing yet: the first files that come determine the encoding.
     run : str or path
@@ -109,9 +109,9 @@ def follow(
     on_learned : callable or None
         Called with :class:`Learned` after each look that found something.
     checkpoint_every : str, int or None
-        In addition to the end of each look; see :func:`train`.
+        In addition to the end of each look; see :func:`dmondrian.distributed.train`.
     progress : callable, bool or None
-        As in :func:`train`, of the first look.
+        As in :func:`dmondrian.distributed.train`, of the first look.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -123,7 +123,7 @@ def follow(
     Raises
     ------
     DMondrianError
-        See :func:`train`. A file that cannot be learned ends the call by its name; when it has
+        See :func:`dmondrian.distributed.train`. A file that cannot be learned ends the call by its name; when it has
         been repaired or taken away, the same call goes on.
     KeyboardInterrupt
         After Ctrl-C while rows were learned: the first stops at a checkpoint, the second at once.
