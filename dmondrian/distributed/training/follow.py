@@ -88,9 +88,10 @@ def follow(
 ) -> TrainedRun | None:
     """Learn the files that come to a place, until asked to end by Ctrl-C or SIGTERM.
 
-    Each look that finds new files, or new rows of a table, goes on as :func:`dmondrian.distributed.train` does, and ends
-    with a checkpoint. Files that are being written are left for a later look: those whose footer
-    cannot be read. Workers stay between two looks.
+    Each look that finds new files, or new rows of a table, goes on as
+    :func:`dmondrian.distributed.train` does, and ends with a checkpoint. Files that are being
+    written are left for a later look: those whose footer cannot be read. Workers stay between two
+    looks.
 
     Parameters
     ----------
@@ -123,8 +124,8 @@ def follow(
     Raises
     ------
     DMondrianError
-        See :func:`dmondrian.distributed.train`. A file that cannot be learned ends the call by its name; when it has
-        been repaired or taken away, the same call goes on.
+        See :func:`dmondrian.distributed.train`. A file that cannot be learned ends the call by its
+        name; when it has been repaired or taken away, the same call goes on.
     KeyboardInterrupt
         After Ctrl-C while rows were learned: the first stops at a checkpoint, the second at once.
     """
