@@ -155,9 +155,10 @@ class Coordinator:
         """
         self._interrupts = interrupts
         self._workers.follow()
-        self._workers.refresh(now=True)
-        check_open_files(self._client, len(self._workers.threads))
         try:
+            self._workers.refresh(now=True)
+            self._drop_lost()  # notes who is there: none is lost yet
+            check_open_files(self._client, len(self._workers.threads))
             while self._ledger.settled < len(self._units):
                 self._watch(interrupts)
                 self._send()
