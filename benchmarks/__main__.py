@@ -44,9 +44,8 @@ RUNS = (
     Run("answering", "--max-rows 100000",
         "--workloads adult friedman1 --max-rows 1000 --repeats 1"),
     Run("forecasts", "", "--streams classes labels --max-rows 2000 --trees 2 --repeats 1"),
-    Run("drift", "", "--streams SEA STAGGER 'random tree' adult --max-rows 1100 --delays 1"
-        " --blocks 64 --learners 'AMF plain 10' 'AMF follow 4' 'CapyMOA ARF 10' 'river HAT'"
-        " 'last label' 'class frequencies'", takes_peers=True),
+    Run("drift", "", "--streams SEA adult --max-rows 600 --delays 1 --blocks 64"
+        " --learners 'AMF plain 10' 'AMF follow 4' 'river HAT' 'last label'", takes_peers=True),
     Run("scoring", "--max-rows 100000",
         "--set adult --max-rows 600 --trees 2 --copies 1 --repeats 1"),
     Run("growth", "--fresh",

@@ -20,7 +20,7 @@ SPAWNED = ("cluster/", "chaos/", "cli/test_signals.py")  # as users' workers are
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Processes that share the files of tests: tests of clusters wait more than they compute."""
-    return (os.cpu_count() or 1) + 1
+    return (os.cpu_count() or 1) + 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

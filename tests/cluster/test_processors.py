@@ -30,8 +30,6 @@ SOME = (
     ALGORITHM,
     "amf-classifier",
     "amf-regressor, following",
-    "mondrian-forest-classifier",
-    "mondrian-kernel-regressor",
 )
 PLAIN = {
     "NUMBA_CPU_NAME": "generic",
