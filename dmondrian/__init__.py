@@ -39,8 +39,8 @@ this list, and within a folder there is no circle of imports (``tests/test_layer
     Object stores; runs and models in them; Parquet as a numbered stream.
 ``estimators``
     The scikit-learn face.
-``export``, ``frames``
-    Forests for other programs; models that take data frames.
+``export``, ``frames``, ``river``
+    Forests for other programs; models that take data frames, or river's dicts.
 ``distributed``
     Training, scoring and evaluation on Dask.
 ``displays``, ``report``, ``mlflow``

@@ -17,9 +17,15 @@ import dmondrian.export
 import dmondrian.frames
 import dmondrian.mlflow
 import dmondrian.report
+import dmondrian.river
 
 MODULES = (dmondrian, dmondrian.displays, dmondrian.distributed, dmondrian.export, dmondrian.report)
-ALONE = (dmondrian.frames.FrameModel, dmondrian.mlflow.log_run)
+ALONE = (
+    dmondrian.frames.FrameModel,
+    dmondrian.mlflow.log_run,
+    dmondrian.river.RiverClassifier,
+    dmondrian.river.RiverRegressor,
+)
 ELSEWHERE = re.compile(r"[Pp]arameters (as|are) (in|of|those)")
 
 

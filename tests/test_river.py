@@ -1,0 +1,95 @@
+"""river's own checks pass, and what is learned is what the estimator learns of the same rows."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from river import base, checks
+
+from dmondrian import AMFClassifier, AMFRegressor
+from dmondrian.errors import DataError, ParameterError
+from dmondrian.river import RiverClassifier, RiverRegressor
+
+MODELS = {
+    "classifier": RiverClassifier(AMFClassifier(n_estimators=2, random_state=0)),
+    "regressor": RiverRegressor(AMFRegressor(n_estimators=2, random_state=0)),
+}
+CASES = [
+    pytest.param(name, check, id=f"{name}-{number}-{check.__name__}")
+    for name, model in MODELS.items()
+    for number, check in enumerate(checks.yield_checks(model))
+]
+
+
+@pytest.mark.parametrize(("name", "check"), CASES)
+def test_checks_of_river(name: str, check: Any) -> None:
+    check(copy.deepcopy(MODELS[name]))
+
+
+def test_river_knows_what_they_are() -> None:
+    assert isinstance(MODELS["classifier"], base.Classifier)
+    assert isinstance(MODELS["regressor"], base.Regressor)
+
+
+@pytest.mark.parametrize("drift", [None, "follow"])
+def test_what_is_learned_is_what_the_estimator_learns(drift: Any) -> None:
+    random = np.random.default_rng(0)
+    X = random.random((80, 3), dtype=np.float32)
+    y = np.where(X[:, 0] > 0.5, "yes", "no")
+    estimator = AMFClassifier(n_estimators=2, drift=drift, random_state=0)
+    own = RiverClassifier(estimator, classes=["no", "yes"])
+    for row, label in zip(X.tolist(), y.tolist(), strict=True):
+        own.learn_one(dict(zip("cab", [row[2], row[0], row[1]], strict=True)), label)
+    known = AMFClassifier(n_estimators=2, drift=drift, random_state=0)
+    known.partial_fit(X, y, classes=["no", "yes"])
+    asked = dict(zip("abc", X[7].tolist(), strict=True))
+    expected = dict(zip(known.classes_.tolist(), known.predict_proba(X[7:8])[0], strict=True))
+    assert own.predict_proba_one(asked) == pytest.approx(expected, rel=1e-14)
+    assert own.predict_one(asked) == known.predict(X[7:8])[0]
+    assert not hasattr(estimator, "forest_")
+    again = pickle.loads(pickle.dumps(own))
+    assert again.predict_proba_one(asked) == own.predict_proba_one(asked)
+
+
+def test_numbers_are_those_of_the_estimator() -> None:
+    X = np.random.default_rng(0).random((40, 2), dtype=np.float32)
+    own = RiverRegressor(AMFRegressor(n_estimators=2, random_state=0))
+    assert own.predict_one({"a": 1.0}) == 0.0
+    for row in X.tolist():
+        own.learn_one({"a": row[0], "b": row[1]}, row[0])
+    known = AMFRegressor(n_estimators=2, random_state=0).partial_fit(X, X[:, 0].astype(float))
+    assert own.predict_one({"b": 0.5, "a": 0.25}) == known.predict([[0.25, 0.5]])[0]
+
+
+def test_labels_need_not_be_named_and_those_that_came_are_answered() -> None:
+    model = RiverClassifier(AMFClassifier(n_estimators=2, random_state=0), max_classes=3)
+    assert model.predict_proba_one({"a": 1.0}) == {}
+    for label in ("x", "y", "x", 7):
+        model.learn_one({"a": float(len(str(label)))}, label)
+    proba = model.predict_proba_one({"a": 1.0})
+    assert list(proba) == ["x", "y", 7]
+    assert sum(proba.values()) == pytest.approx(1.0)
+    with pytest.raises(DataError, match=r"label 'z' is not among the 3 classes.*max_classes"):
+        model.learn_one({"a": 1.0}, "z")
+    assert model.predict_proba_one({"a": 1.0}) == proba
+
+
+def test_features_that_lack_and_that_are_new() -> None:
+    model = RiverRegressor(AMFRegressor(n_estimators=1, random_state=0), missing=0.5)
+    with pytest.raises(DataError, match="no feature"):
+        model.learn_one({}, 1.0)
+    model.learn_one({"a": 0.0, "b": 1.0}, 0.0)
+    model.learn_one({"a": 1.0, "b": 0.5, "c": 9.0}, 1.0)
+    assert model.unknown_features == {"c"}
+    assert model.predict_one({"a": 1.0}) == model.predict_one({"a": 1.0, "b": 0.5})
+    with pytest.raises(DataError, match=r"features \['b'\] are no numbers"):
+        model.learn_one({"a": 1.0, "b": "red"}, 1.0)
+
+
+def test_no_class_at_all_is_refused() -> None:
+    with pytest.raises(ParameterError, match="at least one"):
+        RiverClassifier(AMFClassifier(), classes=[])
