@@ -36,7 +36,7 @@ class _OneByOne:
         self.unknown_features: set[Any] = set()
 
     def _row(self, x: dict[Any, Any]) -> np.ndarray:
-        """Return a row as float32 [1, d]; the first one says which features there are."""
+        """Return a row as float32 [1, d]; the features are those of the first one."""
         names = self._names
         if names is None:
             names = sorted(x, key=lambda name: (str(name), repr(name)))
@@ -184,6 +184,9 @@ class RiverRegressor(_OneByOne, base.Regressor):
     unknown_features : set
         Features that came after the first row learned, and that the forest does not use.
     """
+
+    def __init__(self, estimator: Any, missing: float = 0.0) -> None:
+        super().__init__(estimator, missing)
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
