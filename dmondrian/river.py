@@ -22,7 +22,7 @@ from dmondrian.errors import DataError, ParameterError
 
 require("river", "river", "the interface of river")
 
-from river import base  # noqa: E402 - after the error that says what to install
+from river import base  # noqa: E402 - after the error that names the extra
 
 
 class _OneByOne:
