@@ -35,6 +35,11 @@ MAX_PLAN_BYTES = 2**30
 _LINK = re.compile(rf"{FOLDER}/([0-9]{{6}})\.json")
 
 
+# Links by address of the run, name and tag: a run that is continued often has many.
+_links: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+_MOST_LINKS = 2**16
+
+
 def put_first(store: Store, plan: bytes) -> None:
     """Freeze the first plan; run.json has its digest, so the bytes that are there may stand."""
     try:
@@ -72,10 +77,12 @@ class Stream:
             A link is damaged, or does not follow the one before.
         """
         chain = [self._first]
-        names = [name for name in self._store.list(FOLDER) if _LINK.fullmatch(name)]
-        for number, name in enumerate(names, start=1):
+        names = {
+            name: tag for name, tag in self._store.tags(FOLDER).items() if _LINK.fullmatch(name)
+        }
+        for number, (name, tag) in enumerate(names.items(), start=1):
             where = f"{name} in {self._store.url}"
-            link = document.unseal(self._store.get(name, document.MAX_BYTES), where)
+            link = self._link(name, tag, where)
             is_next = name == _link_name(number) and link.get("after") == chain[-1]
             if not is_next or not is_digest(link.get("plan")):
                 raise CorruptError(
@@ -84,6 +91,17 @@ class Stream:
                 )
             chain.append(link["plan"])
         return chain
+
+    def _link(self, name: str, tag: str, where: str) -> Mapping[str, Any]:
+        """Return a link, which is read once as long as its bytes are the same."""
+        key = (self._store.url, name, tag)
+        link = _links.get(key) if tag else None
+        if link is None:
+            link = document.unseal(self._store.get(name, document.MAX_BYTES), where)
+            if len(_links) >= _MOST_LINKS:
+                _links.clear()
+            _links[key] = link
+        return link
 
     def read(self, digest: str | None = None) -> bytes:
         """Read a plan of the chain, the newest by default.

@@ -177,6 +177,23 @@ class Store:
 
         return self._call("listing", prefix or "objects", listed)
 
+    def tags(self, prefix: str = "") -> dict[str, str]:
+        """Return what changes with the bytes of each object below a folder, by sorted name.
+
+        "" for an object of which the store does not say.
+        """
+
+        def listed() -> dict[str, str]:
+            pages = obstore.list(self._backend, prefix=prefix or None)
+            found = (
+                (str(entry["path"]), str(entry.get("e_tag") or ""))
+                for page in pages
+                for entry in page
+            )
+            return dict(sorted(found))
+
+        return self._call("listing", prefix or "objects", listed)
+
     def put(self, name: str, data: bytes) -> None:
         """Write an object, replacing one of that name atomically."""
         self._put(name, data, "overwrite")

@@ -74,6 +74,18 @@ class StoreContract:
         assert store.list("nothing") == []
         assert store.list() == ["m/1", "m/10", "m/2", "mm/3", "z"]
 
+    def test_tags_change_with_the_bytes(self, store: Store) -> None:
+        for name in ("m/1", "m/2"):
+            store.put(name, b"before")
+        before = store.tags("m")
+        assert list(before) == ["m/1", "m/2"]
+        assert store.tags("m") == before
+        store.put("m/1", b"behind")
+        after = store.tags("m")
+        assert after["m/2"] == before["m/2"]
+        assert after["m/1"] != before["m/1"] or not after["m/1"]
+        assert store.tags("nothing") == {}
+
     def test_get_refuses_more_than_the_limit(self, store: Store) -> None:
         store.put("big", b"x" * 100)
         assert len(store.get("big", 100)) == 100
