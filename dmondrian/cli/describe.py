@@ -102,8 +102,10 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         output.text("importances of the columns:\n" + _indented(table(lines)))
     if facts["waiting"] and not facts["learned"]:
         from dmondrian.drift.waiting_rows import nothing_learned
+        from dmondrian.ensemble.settings.drift_settings import DriftSettings
 
-        output.remark(nothing_learned(facts["waiting"], int(given.get("delay", 1))))
+        settings = DriftSettings.of_delay(given.get("delay", 1))
+        output.remark(nothing_learned(facts["waiting"], settings))
     if facts["metrics"]:
         title = f"metrics ({metrics_title(facts['metrics'])}):\n"
         output.text(title + metrics_table(facts["metrics"], "  "))
@@ -243,7 +245,8 @@ def _rows_learned(facts: Mapping[str, Any]) -> str:
         return f"{facts['rows']:,}{end}"
     delay = facts["parameters"].get("delay", 1)
     verb = "waits for its label" if waiting == 1 else "wait for their labels"
-    return f"{facts['learned']:,}; {waiting:,} more {verb} (delay {delay:,}){end}"
+    delay = delay if isinstance(delay, str) else f"{delay:,}"
+    return f"{facts['learned']:,}; {waiting:,} more {verb} (delay {delay}){end}"
 
 
 def _when(trained: Mapping[str, Any]) -> str:

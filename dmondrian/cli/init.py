@@ -127,6 +127,7 @@ def _job(
         '# exclude = ["COLUMN"] # columns to leave out: ids, and what is not known beforehand',
         '# categorical = ["COLUMN"] # numbers that are names, such as codes',
         '# weight = "COLUMN" # how much each row counts',
+        '# time = "COLUMN" # of rows in their order, for a [forest] delay that is a time: "7 days"',
         f"{'' if is_mixed else '# '}shuffle = true # mix rows whose order is of no meaning",
         *(f'{key} = "{value}" # {_REASONS[key]}' for key, value in allowances.items()),
         *(

@@ -164,10 +164,12 @@ def build_estimator(job: Job) -> Any:
     estimator = ALGORITHMS[algorithm](**parameters)
     try:
         estimator._check_run()
+        estimator._check_time(job.data.get("time"))
     except ParameterError as error:
         name = str(error).partition("=")[0]
-        key = ("forest", name) if name in parameters else ("forest",)
-        raise JobError(f"{place(*key)}: [forest] {in_toml(str(error))}") from error
+        table = "data" if name in job.data else "forest"
+        key = (table, name) if name in {**job.data, **parameters} else (table,)
+        raise JobError(f"{place(*key)}: [{table}] {in_toml(str(error))}") from error
     return estimator
 
 

@@ -40,6 +40,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "include": Key("strings", "index columns of data frames to use; else they are left out"),
         "categorical": Key("strings", "columns to read as categories although they are numbers"),
         "weight": Key("string", "the column of row weights"),
+        "time": Key("string", "the column of times, for a [forest] delay that is a time"),
         "shuffle": Key("boolean", "read the rows in random order, mixed over many row groups"),
         "seed": Key("integer", "seed of the shuffle", minimum=0),
         "max_categories": Key(

@@ -53,7 +53,7 @@ def as_asked(first: Plan, options: Mapping[str, Any]) -> Plan:
         left_out=(*left_out, *((name, _EXCLUDED) for name in excluded))
         if sorted(excluded) != sorted(first.excluded)
         else first.schema.left_out,
-        **{name: asked[name] for name in ("target", "weight", "infinite", "null_target")},
+        **{name: asked[name] for name in ("target", "weight", "time", "infinite", "null_target")},
     )
     if asked["task"] != schema.task:
         schema = replace(schema, task=asked["task"], classes=None)

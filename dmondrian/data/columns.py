@@ -8,14 +8,14 @@ columns left out are returned with the reason.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
 import pyarrow as pa
 
 from dmondrian._text.wording import counted
-from dmondrian.data.arrow_values import CATEGORY, is_bytes, kind_of
+from dmondrian.data.arrow_values import CATEGORY, NUMBER, TIME, is_bytes, kind_of
 from dmondrian.data.footers import Footer
 from dmondrian.data.plan import PartitionValue
 from dmondrian.data.schema import Column, Schema
@@ -31,6 +31,8 @@ _TABLE_TYPES = {
 }  # fmt: skip
 
 INDEX = "the index of a data frame, written along with its columns; `include` names those to use"
+
+_NO_TIMES = "bool", "time32", "time64"  # types of numbers whose order is not that of a stream
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,28 @@ def choose_columns(
     return drafts, left_out
 
 
+def kind_of_times(
+    name: str, footers: Sequence[Footer], partitions: Mapping[str, pa.DataType]
+) -> str:
+    """Return the kind of a column of times, "time" or "number".
+
+    Raises
+    ------
+    DataError
+        It cannot be used.
+    SchemaError
+        It has neither times, dates nor numbers, or differs between files.
+    """
+    draft = _draft(name, footers, partitions.get(name), False)
+    if isinstance(draft, str):
+        raise DataError(f"the time {name!r} cannot be used: {draft}")
+    if draft.kind not in (NUMBER, TIME) or str(draft.type).startswith(_NO_TIMES):
+        raise SchemaError(
+            f"the time {name!r} must be of times, dates or numbers, its type is {draft.type}"
+        )
+    return draft.kind
+
+
 def require(names: Iterable[str], known: Iterable[str], role: str) -> None:
     """Refuse names that no column has, and suggest the nearest ones."""
     columns = dict.fromkeys(known)
@@ -188,7 +212,7 @@ def check_file(
     One that has such a column more than once is refused too.
     """
     named = [column.name for column in schema.columns]
-    read = [*named, schema.target, schema.weight, *keep]
+    read = [*named, schema.target, schema.weight, schema.time, *keep]
     check_once(read, footer)
     check_plain(read, footer)
     check_types(schema, {**partitions, **footer.types}, footer.file.uri, keep)
@@ -199,7 +223,8 @@ def check_types(
 ) -> None:
     """Refuse sources whose columns do not fit those of the schema."""
     wanted = {column.name: column for column in schema.columns}
-    others = [name for name in (schema.target, schema.weight, *keep) if name is not None]
+    roles = schema.target, schema.weight, schema.time, *keep
+    others = [name for name in roles if name is not None]
     missing = [name for name in dict.fromkeys([*wanted, *others]) if name not in types]
     not_kept = [name for name in missing if name in keep and name not in wanted]
     if missing and missing == not_kept:
@@ -219,6 +244,8 @@ def check_types(
         for column in wanted.values()
         if not _fits(column, types[column.name])
     ]
+    if schema.time is not None and kind_of(types[schema.time])[0] != schema.time_kind:
+        wrong.append(f"{schema.time!r}: expected a {schema.time_kind}, got {types[schema.time]}")
     if wrong:
         raise SchemaError(
             f"{source} has columns of other types than the training data: "

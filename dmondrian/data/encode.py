@@ -1,4 +1,4 @@
-"""Encoding of Arrow columns: float32 features, float64 target and weights.
+"""Encoding of Arrow columns: float32 features, float64 target, weights and times.
 
 Relies on `Schema` for the encoding and on `arrow_values` for Arrow types. Promises: a pure function
 of (schema, columns), vectorised; nothing is altered silently: imputed, clipped, unseen values and
@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from dmondrian.data.arrow_values import (
     MICROS_PER_DAY,
+    TIME,
     BoolArray,
     FloatArray,
     IntArray,
@@ -145,6 +146,32 @@ def encode_weight(schema: Schema, column: pa.ChunkedArray | pa.Array, where: Whe
         raise DataError(
             f"the weight {schema.weight!r} is null, negative or infinite at {where(row)}: expected "
             "finite numbers not below 0"
+        )
+    return values
+
+
+def encode_times(schema: Schema, column: pa.ChunkedArray | pa.Array, where: Where) -> FloatArray:
+    """Return the times of rows, float64 [n]: microseconds since 1970 (UTC), or numbers.
+
+    Raises
+    ------
+    DataError
+        A time is null or infinite.
+    """
+    if schema.time_kind == TIME:
+        micros, null, infinite = as_micros(column)
+        values = micros.astype(np.float64)
+    else:
+        values, null = as_numbers(column)
+        infinite = ~np.isfinite(values)
+    wrong = np.zeros(len(values), np.bool_)
+    for some in (null, infinite):
+        if some is not None:
+            wrong |= some
+    if wrong.any():
+        raise DataError(
+            f"the time {schema.time!r} is null or infinite at {where(int(wrong.argmax()))}: "
+            "labels come by it, and each row needs one"
         )
     return values
 

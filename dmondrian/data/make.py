@@ -12,6 +12,7 @@ import inspect
 import json
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dmondrian.data.columns import (
@@ -20,6 +21,7 @@ from dmondrian.data.columns import (
     check_once,
     check_plain,
     choose_columns,
+    kind_of_times,
     partition_types,
     partition_values,
     require,
@@ -56,6 +58,7 @@ def make_plan(
     exclude: Iterable[str] = (),
     categorical: Iterable[str] = (),
     weight: str | None = None,
+    time: str | None = None,
     shuffle: bool = False,
     seed: int = 0,
     max_categories: int = 64,
@@ -81,6 +84,9 @@ def make_plan(
         Columns to treat as categories whatever their type (strings and dictionaries always are).
     weight : str, optional
         Column of row weights, finite and not negative.
+    time : str, optional
+        Column of the rows' times, by which labels come: times, dates or numbers, one in each row.
+        It stays a feature unless it is excluded.
     shuffle : bool
         Read the rows in a random order fixed by `seed`, mixed over as many row groups at a time as
         memory allows; a note of the plan has the number.
@@ -136,22 +142,32 @@ def make_plan(
         "exclude": excluded,
         "categorical": categories,
         "weight": [] if weight is None else [weight],
+        "time": [] if time is None else [time],
     }
     for role, names in roles.items():
         require(names, known, role)
     for footer in footers:
-        check_once((target, weight), footer)
+        check_once((target, weight, time), footer)
     if target is not None and target in (*excluded, weight):
         raise ParameterError(f"the target {target!r} is also given as excluded or as the weight")
+    if time is not None and time in (target, weight):
+        raise ParameterError(f"the time {time!r} is also given as the target or the weight")
+    if time is not None and shuffle:
+        raise ParameterError(
+            f"labels come by the time {time!r}, and shuffle would mix the rows of all times: leave "
+            "one of both out"
+        )
     if included is not None:
         _check_included(included, index, excluded)
     used = [name for name in index if included is None or name in {*included, *categories}]
-    spare = [name for name in index if name not in (*used, target, weight)]
+    spare = [name for name in index if name not in (*used, target, weight, time)]
     drafts, left_out = choose_columns(footers, partitions, excluded, categories, spare)
     for footer in footers:
-        check_plain((*drafts, target, weight), footer)
+        check_plain((*drafts, target, weight, time), footer)
     learner = Learner(footers, partitions, drafts, left_out, target, weight)
     schema, found = learner.learn(max_categories, classes, shuffle=shuffle, **options)
+    if time is not None:
+        schema = replace(schema, time=time, time_kind=kind_of_times(time, footers, partitions))
     groups = groups_of(footers, partitions)
     if shuffle and is_mixed:
         blocks, bands = arrange_mixed(groups, schema.n_features, seed)
@@ -228,7 +244,7 @@ def make_scoring_plan(
     SchemaError
         Columns missing or of another kind of type than the training data's.
     """
-    used = schema if target else schema.without_target()
+    used = replace(schema, time=None) if target else schema.without_target()
     footers, notes, _ = footers_of(source, with_bounds=constants_of(schema))
     files = [footer.file for footer in footers]
     partitions = partition_types(files, used)

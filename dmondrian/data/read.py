@@ -26,7 +26,13 @@ from dmondrian._text.wording import counted
 from dmondrian.data.arrow_values import BoolArray, FloatArray, IntArray
 from dmondrian.data.chunks import Chunk
 from dmondrian.data.columns import partition_array
-from dmondrian.data.encode import Matrix, encode_features, encode_target, encode_weight
+from dmondrian.data.encode import (
+    Matrix,
+    encode_features,
+    encode_target,
+    encode_times,
+    encode_weight,
+)
 from dmondrian.data.footers import first_line, open_parquet, read_columns
 from dmondrian.data.plan import Block, Plan
 from dmondrian.data.schema import Schema
@@ -81,6 +87,7 @@ class Encoded:
     counts: dict[str, int]  # events, see `encode_features`; and "null_target", always
     names: Sequence[str]  # of the features, d
     dropped: IntArray | None = None  # ascending places of dropped rows; None for none
+    times: FloatArray | None = None  # float64 [n]: see `encode_times`
 
     def between(self, start: int, stop: int) -> Encoded:
         """Return the rows at the places `start` to `stop - 1`, dropped rows included in the count.
@@ -103,6 +110,7 @@ class Encoded:
             counts,
             self.names,
             dropped,
+            None if self.times is None else self.times[part],
         )
 
     def left_between(self, start: int, stop: int) -> slice:
@@ -207,12 +215,13 @@ def read_chunk(plan: Plan, chunk: Chunk, start: int = 0) -> Encoded:
 
 def _behind(n: int, encoded: Encoded) -> Encoded:
     """Return encoded rows behind `n` rows that were not read."""
-    y, weight, dropped = encoded.y, encoded.weight, encoded.dropped
+    y, weight, times, dropped = encoded.y, encoded.weight, encoded.times, encoded.dropped
     return replace(
         encoded,
         X=np.concatenate([np.zeros((n, encoded.X.shape[1]), dtype=np.float32), encoded.X]),
         y=None if y is None else np.concatenate([np.zeros(n), y]),
         weight=None if weight is None else np.concatenate([np.zeros(n), weight]),
+        times=None if times is None else np.concatenate([np.zeros(n), times]),
         dropped=None if dropped is None else dropped + n,
     )
 
@@ -227,6 +236,7 @@ def _read(
     X: Matrix | None = None
     y = None if schema.target is None else np.empty(n)
     weight = None if schema.weight is None else np.empty(n)
+    times = None if schema.time is None else np.empty(n)
     missing: BoolArray | None = None
     first_missing = ""
     kept: list[pa.Table] = []
@@ -242,6 +252,9 @@ def _read(
             weights = None
             if schema.weight is not None:
                 weights = encode_weight(schema, columns[schema.weight], where)
+            of_rows = None
+            if schema.time is not None:
+                of_rows = encode_times(schema, columns[schema.time], where)
         except (pa.ArrowException, ValueError, OverflowError) as error:
             if isinstance(error, DataError):
                 raise
@@ -256,17 +269,17 @@ def _read(
         if keep:
             kept.append(pa.table({name: columns[name] for name in keep}))
         if X is None and places is None and stop == n:  # all in one part: nothing to concatenate
-            X, y, weight = own, target, weights
+            X, y, weight, times = own, target, weights, of_rows
         else:
             X = np.empty((n, own.shape[1]), dtype=np.float32) if X is None else X
             X[here] = own
-            for whole, values in ((y, target), (weight, weights)):
+            for whole, values in ((y, target), (weight, weights), (times, of_rows)):
                 if whole is not None and values is not None:
                     whole[here] = values
         start = stop
     assert X is not None  # there is a block
     table = pa.concat_tables(kept) if keep else None
-    encoded = Encoded(X, y, weight, table, counts, schema.feature_names)
+    encoded = Encoded(X, y, weight, table, counts, schema.feature_names, times=times)
     return encoded if missing is None else _without(encoded, missing, schema, first_missing)
 
 
@@ -277,7 +290,8 @@ def _tables(
     unchanged: set[str] = set()
     schema = plan.schema
     wanted = [column.name for column in schema.columns]
-    wanted += [name for name in (schema.target, schema.weight, *keep) if name is not None]
+    others = schema.target, schema.weight, schema.time, *keep
+    wanted += [name for name in others if name is not None]
     names = list(dict.fromkeys(wanted))
     texts = [c.name for c in schema.columns if c.kind == "category" and c.name not in keep]
 
@@ -414,6 +428,7 @@ def _without(encoded: Encoded, missing: BoolArray, schema: Schema, first: str) -
         X=encoded.X[present],
         y=None if encoded.y is None else encoded.y[present],
         weight=None if encoded.weight is None else encoded.weight[present],
+        times=None if encoded.times is None else encoded.times[present],
         keep=None if encoded.keep is None else encoded.keep.filter(pa.array(present)),
         counts={**encoded.counts, "null_target": n_missing},
         dropped=np.flatnonzero(missing),

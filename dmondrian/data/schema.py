@@ -97,6 +97,8 @@ class Schema:
     null_target: str = "error"  # or "drop": rows without a target are dropped and counted
     left_out: tuple[tuple[str, str], ...] = field(default=())  # (column, why)
     target_range: tuple[float, float] | None = None  # of a regression target, where known
+    time: str | None = None  # column of the rows' times, by which labels come
+    time_kind: str = "time"  # or "number"
 
     def __repr__(self) -> str:
         """Return one line; `describe` lists the columns."""
@@ -127,8 +129,8 @@ class Schema:
         return len(self.classes) if self.classes is not None else 0
 
     def without_target(self) -> Schema:
-        """Return the same encoding without target and weights."""
-        return replace(self, target=None, weight=None)
+        """Return the same encoding without target, weights and times."""
+        return replace(self, target=None, weight=None, time=None)
 
     def to_json(self) -> dict[str, Any]:
         """Return the schema as JSON-able values, with keys in a fixed order."""
@@ -140,7 +142,7 @@ class Schema:
             }
             for column in self.columns
         ]
-        return {
+        found = {
             "format": FORMAT,
             "columns": columns,
             "target": self.target,
@@ -152,6 +154,7 @@ class Schema:
             "left_out": [list(pair) for pair in self.left_out],
             "target_range": None if self.target_range is None else list(self.target_range),
         }
+        return found if self.time is None else {**found, "time": [self.time, self.time_kind]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
@@ -177,6 +180,7 @@ class Schema:
                 for column in data["columns"]
             )
             limits, classes = data["target_range"], data["classes"]
+            time, time_kind = data.get("time", (None, "time"))
             schema = cls(
                 columns=columns,
                 target=data["target"],
@@ -187,6 +191,8 @@ class Schema:
                 null_target=data["null_target"],
                 left_out=tuple((name, why) for name, why in data["left_out"]),
                 target_range=None if limits is None else (limits[0], limits[1]),
+                time=time,
+                time_kind=time_kind,
             )
             _check(schema)
             return schema
@@ -223,6 +229,8 @@ class Schema:
             lines.append(f"target {self.target!r}: {self._describe_target()}")
         if self.weight is not None:
             lines.append(f"weight {self.weight!r}")
+        if self.time is not None:
+            lines.append(f"time {self.time!r}, by which labels come")
         return "\n".join(line.rstrip() for line in lines)
 
     def _describe_target(self) -> str:
@@ -238,8 +246,9 @@ def _check(schema: Schema) -> None:
     """Raise ValueError unless data can be encoded with a stored schema."""
     for column in schema.columns:
         _check_column(column)
-    for name in (schema.target, schema.weight):
-        _expect(name is None or isinstance(name, str), "target or weight", name)
+    for name in (schema.target, schema.weight, schema.time):
+        _expect(name is None or isinstance(name, str), "target, weight or time", name)
+    _expect(schema.time_kind in ("time", "number"), "kind of the time", schema.time_kind)
     _expect(schema.task in ("classification", "regression"), "task", schema.task)
     _expect(schema.infinite in ("error", "clip"), "infinite", schema.infinite)
     _expect(schema.null_target in ("error", "drop"), "null_target", schema.null_target)

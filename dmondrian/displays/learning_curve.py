@@ -289,6 +289,11 @@ class _Stream(NamedTuple):
 
 def _forecast_stream(estimator: Any, X: Any, y: Any) -> _Stream:
     """Forecast rows and then learn them; see :func:`stream_predictions`."""
+    if isinstance(getattr(estimator, "delay", 1), str):
+        raise ParameterError(
+            f"rows are forecast by their number here, and delay={estimator.delay!r} is a time: "
+            "give it in rows, or train a run, which has the curve"
+        )
     classes = np.unique(column_or_1d(y)) if is_classifier(estimator) else np.empty(0)
     forest, is_following = clone(estimator), getattr(estimator, "drift", None) is not None
     block = int(estimator.delay) if is_following else 1

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.drift.drift_state import FOLLOWING, has_guard
+from dmondrian.drift.drift_state import FOLLOWING, check_alike, has_guard
 from dmondrian.drift.guard import Guard, Shares
 from dmondrian.drift.members import Members
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
@@ -62,9 +62,10 @@ class DriftForest(Members):
         made = cls(members.parameters, [])
         made.predictor, made.members = members.predictor, members.members
         made.position, made.waiting = members.position, members.waiting
-        made.boosted = members.boosted
+        made.boosted, made.blocks = members.boosted, members.blocks
         made.guard = Guard(members.parameters, members.tree_numbers.tolist())
         made.guard.take_json(guard, made.position + len(made.waiting.y))
+        check_alike(made)
         return made
 
     @classmethod
@@ -105,6 +106,7 @@ class DriftForest(Members):
         y: np.ndarray,
         w: np.ndarray | None = None,
         n_threads: int = 1,
+        times: np.ndarray | None = None,
     ) -> np.ndarray:
         """Learn rows in order; return the forecasts that were made of them before.
 
@@ -112,6 +114,8 @@ class DriftForest(Members):
         ----------
         X, y, w, n_threads
             As in :meth:`dmondrian.ensemble.ensemble.Ensemble.update`.
+        times
+            As in :meth:`dmondrian.drift.members.Members.share_and_learn`.
 
         Returns
         -------
@@ -119,12 +123,15 @@ class DriftForest(Members):
             Rows of weight 0 are left out.
         """
         self.check_sizes(y, w)
-        found = list(self._follow((X, y, w), n_threads, nullcontext))
+        self.check_times(w, times, len(y))
+        found = list(self._follow((X, y, w), n_threads, nullcontext, times))
         return np.concatenate(found) if found else np.empty((0, self.task.n_outputs))
 
-    def _settle(self, shares: Shares, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    def _settle(
+        self, shares: Shares, y: np.ndarray, w: np.ndarray, times: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return the forest's forecasts of rows; let the guard learn their labels ``y``."""
-        return self.guard.mix_and_step(shares, y, w)
+        return self.guard.mix_and_step(shares, y, w, times)
 
 
 def forest_from_state(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Forest:

@@ -22,7 +22,7 @@ import numpy as np
 from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.stored_rows import apart, kept_taken_in, taken_in
 from dmondrian.drift.task import Task
-from dmondrian.ensemble.settings.drift_settings import DriftSettings
+from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE, LARGEST_TARGET
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError
@@ -37,15 +37,17 @@ FOLLOWING = 4  # format of a header that has an entry "drift"
 # that wait are stored apart, see `stored_rows`.
 VERSION = 3
 OF_BOOSTED = 5  # the same, of a forest with boosted sets, which have an entry
+OF_TIMES = 7  # the same, where labels come by time, with or without boosted sets
 _OF_WEIGHTS = (1, 2)  # had weights of memories in place of factors
 _LARGEST_POSITION = 2**53
 _SLACK = 1e-6  # of sums that were rounded
 _KEYS = {"version", "position", "guard", "members", "waiting"}
 _FIRST_KEYS = _KEYS | {"first", "last", "delay"}  # of version 1
 _BOOSTED_KEYS = _KEYS | {"boosted"}
+_TIMED_KEYS = _KEYS | {"clock"}
 _KEYS_OF: dict[Any, set[str]] = {
     1: _FIRST_KEYS, 2: _KEYS, VERSION: _KEYS, apart(VERSION): _KEYS, OF_BOOSTED: _BOOSTED_KEYS,
-    apart(OF_BOOSTED): _BOOSTED_KEYS,
+    apart(OF_BOOSTED): _BOOSTED_KEYS, OF_TIMES: _TIMED_KEYS, apart(OF_TIMES): _TIMED_KEYS,
 }  # fmt: skip
 _MEMBER_KEYS = {"mixer", "scales", "buckets", "levels", "trees"}
 
@@ -90,6 +92,8 @@ def drift_state(
     }
     if forest.boosted is not None:
         drift |= {"version": OF_BOOSTED, "boosted": forest.boosted.to_json()}
+    if forest.blocks.is_timed:
+        drift |= {"version": OF_TIMES, **forest.blocks.to_json()}
     return {**header, "format": FOLLOWING, "drift": drift}, bundle
 
 
@@ -139,7 +143,7 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
     """
     header, raw = _of_newest_version(header)
     header, trees = kept_taken_in(header, trees)
-    for version in (VERSION, OF_BOOSTED):
+    for version in (VERSION, OF_BOOSTED, OF_TIMES):
         if header["drift"]["version"] == apart(version):
             header, trees = taken_in(header, trees, version)
     entry = header["drift"]
@@ -168,7 +172,8 @@ def _of_newest_version(header: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """
     entry = header.get("drift")
     version: Any = entry.get("version") if isinstance(entry, dict) else type(entry).__name__
-    if not isinstance(entry, dict) or set(entry) != _KEYS_OF.get(version):
+    may_have = {"boosted"} if version in (OF_TIMES, apart(OF_TIMES)) else set()
+    if not isinstance(entry, dict) or set(entry) - may_have != _KEYS_OF.get(version):
         raise CorruptError(
             "this version reads forests that follow a stream in versions 1 to "
             f"{max(_KEYS_OF)}, this one is of {str(version)[:40]!r}: use the version of dmondrian "
@@ -207,20 +212,32 @@ def take_state(forest: Any, found: Stored) -> None:
         )
     forest.position = found.position
     forest.waiting = _waiting(found.drift["waiting"], its)
+    forest.blocks.take_json(found.drift, found.position + len(forest.waiting.y))
+    if len(forest.waiting.y) != forest.blocks.n_waiting(found.position + len(forest.waiting.y)):
+        raise CorruptError(f"{len(forest.waiting.y)} rows wait, and their block has others")
     if (forest.boosted is not None) != ("boosted" in found.drift):
         raise CorruptError("boosted sets should be stored of a forest that has them, and no other")
     if forest.boosted is not None:
         forest.boosted.take_json(found.drift["boosted"], found.position)
     if forest.guard is not None:
         forest.guard.take_json(found.drift["guard"], found.position + len(forest.waiting.y))
+        check_alike(forest)
     has_weights = found.drift["version"] in _OF_WEIGHTS
     states = zip(forest.members, found.drift["members"], found.covering, strict=True)
     for member, entry, arrays in states:
+        if forest.blocks.is_timed:
+            member.mixer.take_delay(forest.blocks.delay)
         _fill(member, entry, arrays, forest.task, its, found.position, has_weights)
     if found.raw is not None:
         rows = _waiting(found.raw, its)
         if len(rows.y):
             forest.update(rows.X, rows.y, rows.w)
+
+
+def check_alike(forest: Any) -> None:
+    """Refuse a forest whose guard is in another block of time than its members."""
+    if forest.guard.blocks.clock != forest.blocks.clock:
+        raise CorruptError("the guard should be in the block of time that members are in")
 
 
 def _checked_header(
@@ -254,9 +271,10 @@ def _waiting(stored: Any, parameters: ForestParameters) -> Waiting:
     # A double is 8 bytes, 4 letters are 3 bytes.
     labels = stored[1]
     n = len(labels) * 3 // 4 // 8 if isinstance(labels, str) else len(labels)
-    delay = parameters.drift.delay  # type: ignore[union-attr]  # checked
-    if n >= delay:
-        raise CorruptError(f"{n} rows wait for a block of {delay}")
+    drift = parameters.drift
+    assert drift is not None  # checked
+    if n >= (drift.delay if drift.period is None else LARGEST_DELAY + 1):
+        raise CorruptError(f"{n} rows wait for a block of {drift.period or drift.delay}")
     X = unpacked(stored[0], (n, parameters.n_features), np.float32)
     y, w = unpacked(stored[1], (n,), np.float64), unpacked(stored[2], (n,), np.float64)
     is_label = np.abs(y) <= LARGEST_TARGET

@@ -23,8 +23,9 @@ import numpy as np
 
 from dmondrian.boosting.boosted_stream import FIRST_BIRTH
 from dmondrian.drift.age_weights import exponents_of, shares_of_ages
+from dmondrian.drift.label_blocks import LabelBlocks
 from dmondrian.drift.member import KINDS, Ages
-from dmondrian.drift.mixer import Expert, Mixer, cut_blocks
+from dmondrian.drift.mixer import Expert, Mixer
 from dmondrian.drift.task import Task, task_of
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.exact_sums import ONE, WORDS, label_moments, whole_laws, whole_shares
@@ -102,25 +103,41 @@ class Guard:
     ----------
     position : int
         Rows that it was stepped by.
+    blocks : LabelBlocks
+        Of these rows.
     """
 
     def __init__(self, parameters: ForestParameters, numbers: Iterable[int]) -> None:
         assert parameters.drift is not None  # as documented
         self._about = parameters, tuple(numbers)
-        self._delay, self.position = parameters.drift.delay, 0
+        self.blocks, self.position = LabelBlocks(parameters.drift), 0
         kinds = [number % len(KINDS) for number in self._about[1]]
         self._counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-        self._mixer = _mixer(max(len(self._counts), 1), self._delay, task_of(parameters))
+        self._task = task_of(parameters)
+        self._mixer = self._new_mixer()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as JSON: kernels take arrays of a new one alone."""
         return guard_of, (*self._about, self.to_json())
 
+    def _new_mixer(self) -> Mixer:
+        """Return a mixer that knows nothing, for blocks of as many rows as now."""
+        its = self.blocks
+        return _mixer(max(len(self._counts), 1), its.delay, self._task, its.is_timed)
+
+    @property
+    def rows_so_far(self) -> dict[str, int]:
+        """Rows that came: "learned" by trees, and "waiting" for their labels."""
+        waiting = self.blocks.n_waiting(self.position)
+        return {"learned": self.position - waiting, "waiting": waiting}
+
     def mix(self, shares: Shares) -> np.ndarray:
         """Return the forecasts of the forest, float64 [n, k]."""
         return self._mixer.mix(self._inputs(shares))
 
-    def mix_and_step(self, shares: Shares, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    def mix_and_step(
+        self, shares: Shares, y: np.ndarray, w: np.ndarray, times: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return the forecasts of the rows that come next, and learn their labels.
 
         Parameters
@@ -130,16 +147,32 @@ class Guard:
             Classes, or labels.
         w : float64 [n] or [0]
             Weights > 0, or none for weights of one.
+        times : float64 [n], optional
+            Where labels come by time.
         """
         inputs = self._inputs(shares)
         mixed = np.empty(inputs.shape[1:])
-        for part, is_end in cut_blocks(self.position, len(y), self._delay):
+        for part, is_after_end, is_end in self.blocks.cut(self.position, len(y), times):
+            if is_after_end:
+                self._end_block()
             own = w[part] if len(w) else w
             mixed[part] = self._mixer.mix_and_step(inputs[:, part], y[part], own)
+            self.blocks.take(None if times is None else times[part])
+            self.position += part.stop - part.start
             if is_end:
-                self._mixer.end_block()
-        self.position += len(y)
+                self._end_block()
         return mixed
+
+    def _end_block(self) -> None:
+        """Mix by the weights that know the block."""
+        is_first, before = not self.rows_so_far["learned"], self.blocks.delay
+        self.blocks.end()
+        self._mixer.end_block()
+        if self.blocks.is_timed and (is_first or self.blocks.delay != before):
+            fresh = self._new_mixer()
+            if is_first:  # all inputs forecast its rows alike: no weight knows more than a new one
+                self._mixer = fresh
+            self._mixer.go_on_as(fresh)
 
     def age_shares(self, of_members: np.ndarray) -> np.ndarray:
         """Return the share of each age in the forecasts, float64 [G], sum 1.
@@ -159,10 +192,10 @@ class Guard:
         kinds, of_guard = np.array(numbers) % len(KINDS), exponents_of(self._mixer)
         is_mixed = np.zeros(of_members.shape[1], np.bool_)
         is_mixed[0] = True
-        known = ages.n_younger_than(self._delay), ages.n_younger_than(self.position + 1)
+        known = ages.n_younger_than(self.blocks.delay), ages.n_younger_than(self.position + 1)
         is_mixed[1 + known[0] : 1 + known[1]] = True
         if parameters.drift.boosted:
-            is_mixed[-1] = self.position - self.position % self._delay >= FIRST_BIRTH
+            is_mixed[-1] = self.rows_so_far["learned"] >= FIRST_BIRTH
         return shares_of_ages(of_members, kinds, of_guard, is_mixed)
 
     def _inputs(self, shares: Shares) -> np.ndarray:
@@ -180,7 +213,7 @@ class Guard:
 
     def to_json(self) -> dict[str, Any]:
         """Return what it has learned."""
-        return {"position": self.position, **self._mixer.to_json()}
+        return {"position": self.position, **self.blocks.to_json(), **self._mixer.to_json()}
 
     def take_json(self, stored: Any, position: int | None = None) -> None:
         """Take over what :meth:`to_json` wrote, after ``position`` rows if that is known.
@@ -197,6 +230,8 @@ class Guard:
             raise CorruptError(
                 f"a guard should have the weights after {expected} rows, found {str(stored)[:80]}"
             )
+        self.blocks.take_json(stored, int(found or 0))
+        self._mixer = self._new_mixer()
         self._mixer.take_json(stored)
         self.position = int(found or 0)
 
@@ -214,7 +249,7 @@ def guard_of(parameters: ForestParameters, numbers: Iterable[int], stored: Any) 
     return guard
 
 
-def _mixer(n_kinds: int, delay: int, task: Task) -> Mixer:
+def _mixer(n_kinds: int, delay: int, task: Task, is_timed: bool) -> Mixer:
     """Return the mixer of a guard of so many kinds of members.
 
     The longer the delay, the slower its steps, and the more it begins with permanent trees alone.
@@ -229,7 +264,8 @@ def _mixer(n_kinds: int, delay: int, task: Task) -> Mixer:
             *(Expert(some, start, rate / slower) for rate in _LINEAR_RATES),
             Expert((permanent,), (1.0,), 0.0),
         ]
-        return Mixer(n_kinds + 2, experts, delay, kind=task.mixing._replace(is_scaled=True))
+        kind = task.mixing._replace(is_scaled=True)
+        return Mixer(n_kinds + 2, experts, delay, kind=kind, is_timed=is_timed)
     equal = (*(1.0 / n_kinds,) * n_kinds, 0.0)
     experts = [
         Expert((everyone,), (1.0,), _POWER_RATE / slower),
@@ -239,4 +275,4 @@ def _mixer(n_kinds: int, delay: int, task: Task) -> Mixer:
     ]
     moving = _MOVING_SHARE / math.sqrt(slower)
     shares = [moving / 3.0] * 3 + [(1.0 - moving) / 2.0] * 2
-    return Mixer(n_kinds + 2, experts, delay, shares)
+    return Mixer(n_kinds + 2, experts, delay, shares, is_timed=is_timed)

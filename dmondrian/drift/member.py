@@ -138,7 +138,8 @@ class Member:
         if self._has_boosted:
             rate = 0.0 if task.is_regression else BOOSTED_RATE  # means have no powers
             experts.append(Expert(everything[-1:], (1.0,), rate))
-        self.mixer = Mixer(len(everything), experts, delay, kind=task.mixing)
+        is_timed = its.drift is not None and its.drift.period is not None
+        self.mixer = Mixer(len(everything), experts, delay, kind=task.mixing, is_timed=is_timed)
 
     @property
     def n_inputs(self) -> int:

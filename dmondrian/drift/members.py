@@ -7,7 +7,9 @@ nothing: a shard of a run holds some members, and is this class.
 
 Labels come ``delay`` rows at a time: the rows of a block [i delay, (i + 1) delay) are forecast in
 the state before it, weights of mixtures included, as they come, and learned after its last row.
-Until then they wait. In place of trees younger than ``delay`` the permanent one is mixed.
+Until then they wait. In place of trees younger than ``delay`` the permanent one is mixed. Where the
+delay is a time, blocks are of that time, and end when a row of a later one comes
+(:mod:`dmondrian.drift.label_blocks`).
 
 Relies on :class:`dmondrian.forest.forest.Forest`. Promises that the state is a pure function of
 the parameters, the seed, the numbers of the members and the rows in order, whatever the cuts
@@ -31,8 +33,8 @@ from dmondrian.drift.age_weights import cut_at_marks, exponents_of
 from dmondrian.drift.drift_state import Waiting, drift_state, read_header, take_state
 from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
 from dmondrian.drift.held_interrupts import interrupts_held
+from dmondrian.drift.label_blocks import LabelBlocks
 from dmondrian.drift.member import Ages, Member
-from dmondrian.drift.mixer import cut_blocks
 from dmondrian.drift.stored_rows import kept_apart, stored_apart
 from dmondrian.drift.task import task_of
 from dmondrian.drift.waiting_rows import check_learned
@@ -41,7 +43,7 @@ from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.numeric_limits import check_targets, check_weights
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.exact_sums import KNOWN, units
-from dmondrian.ensemble.threads import run_threads
+from dmondrian.ensemble.threads import Turns, run_threads
 from dmondrian.errors import ParameterError
 from dmondrian.forest.forest import Forest
 from dmondrian.joint_fit.fit import Rows
@@ -77,6 +79,8 @@ class Members(Forest):
         Rows of positive weight that trees have learned.
     waiting : Waiting
         Rows that came after those.
+    blocks : LabelBlocks
+        Of all rows that came.
     guard : Guard or None
         Of a whole forest.
     boosted : BoostedStream or None
@@ -96,10 +100,10 @@ class Members(Forest):
         super().__init__(parameters, numbers, trees=trees)
         its = parameters.drift
         assert its is not None  # as documented
-        self.ages, self.delay, self.position = Ages(its.first, its.last), its.delay, 0
+        self.ages, self.blocks, self.position = Ages(its.first, its.last), LabelBlocks(its), 0
         self.task = task_of(parameters)
         self.members = [
-            Member(parameters, number, self.ages, its.delay)
+            Member(parameters, number, self.ages, self.blocks.delay)
             for number in self.tree_numbers.tolist()
         ]
         self.waiting = self._no_rows()
@@ -145,13 +149,14 @@ class Members(Forest):
         """Return members of several shards, which learned the same rows, as one."""
         made: Any = super().join(forests)
         first = forests[0]
-        rows = {(one.position, len(one.waiting.y)) for one in forests}
+        rows = {(one.position, len(one.waiting.y), one.blocks.clock) for one in forests}
         boosted = {None if one.boosted is None else one.boosted.digest for one in forests}
         if len(rows) > 1 or len(boosted) > 1:
             raise ParameterError("members that learned other rows cannot be joined")
         members = [member for one in forests for member in one.members]
         made.members = sorted(members, key=lambda member: member.number)
         made.position, made.waiting, made.boosted = first.position, first.waiting, first.boosted
+        made.blocks = first.blocks
         return made
 
     def predict_sums(self, *args: Any, **named: Any) -> Any:
@@ -215,7 +220,8 @@ class Members(Forest):
     def share_each(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> Forecast:
         """Return what :meth:`share` does, and what each member forecast."""
         self.store.check_whole()
-        check_learned(self.position + len(self.waiting.y), self.delay)
+        assert self.parameters.drift is not None  # as documented
+        check_learned(self.rows_so_far, self.parameters.drift)
         self.predictor.check_learned()
         rows = self.prepare(X)
         none = np.empty((len(self.members), 0, self.task.n_outputs))
@@ -229,6 +235,7 @@ class Members(Forest):
         y: np.ndarray,
         w: np.ndarray | None = None,
         n_threads: int = 1,
+        times: np.ndarray | None = None,
     ) -> Shares:
         """Learn rows in order; return the shares of the forecasts that were made of them before.
 
@@ -237,9 +244,32 @@ class Members(Forest):
         X, y, w, n_threads
             As in :meth:`dmondrian.ensemble.ensemble.Ensemble.update`. Rows of weight 0 are left out
             of the shares.
+        times : float64 [n], optional
+            Of the rows, in microseconds or numbers, where labels come by time.
         """
         self.check_sizes(y, w)
-        return self._joined(list(self._follow((X, y, w), n_threads, nullcontext)))
+        self.check_times(w, times, len(y))
+        return self._joined(list(self._follow((X, y, w), n_threads, nullcontext, times)))
+
+    def update(
+        self,
+        X: np.ndarray | PreparedRows,
+        y: np.ndarray,
+        w: np.ndarray | None = None,
+        n_threads: int = 1,
+        turns: Turns | None = None,
+        times: np.ndarray | None = None,
+    ) -> None:
+        """Learn rows in order; see :meth:`dmondrian.forest.forest.Forest.update`."""
+        self.check_times(w, times, len(y))
+        super().update(X, y, w, n_threads, turns, times)
+
+    def check_times(self, w: np.ndarray | None, times: np.ndarray | None, n: int) -> None:
+        """Refuse rows without times where labels come by time, or with some where they do not."""
+        if w is not None:
+            kept = w > 0.0
+            n, times = int(np.count_nonzero(kept)), None if times is None else times[kept]
+        self.blocks.check(times, n)
 
     def check_sizes(self, y: np.ndarray, w: np.ndarray | None) -> None:
         """Refuse rows whose weights doubles cannot sum up, those of rows that wait included."""
@@ -249,29 +279,44 @@ class Members(Forest):
                 check_targets(known, total)
 
     def _update(
-        self, rows: Rows, n_threads: int, alone: Callable[[], AbstractContextManager[None]]
+        self,
+        rows: Rows,
+        n_threads: int,
+        alone: Callable[[], AbstractContextManager[None]],
+        times: np.ndarray | None = None,
     ) -> None:
-        for _ in self._follow(rows, n_threads, alone):
+        for _ in self._follow(rows, n_threads, alone, times):
             pass
 
     def _follow(
-        self, rows: Rows, n_threads: int, alone: Callable[[], AbstractContextManager[None]]
+        self,
+        rows: Rows,
+        n_threads: int,
+        alone: Callable[[], AbstractContextManager[None]],
+        times: np.ndarray | None = None,
     ) -> Iterator[Any]:
         """Learn rows X, y, w, piece by piece; yield what :meth:`_settle` returns of each."""
         X, y, w = rows[0], np.asarray(rows[1], np.float64), rows[2]
         ends, self.n_done = np.arange(1, len(y) + 1), 0
         if w is not None and not (kept := w > 0.0).all():
             X, y, w, ends = X[kept], y[kept], w[kept], ends[kept]
+            times = None if times is None else times[kept]
         weights, prepared = _NONE if w is None else np.asarray(w, np.float64), self.prepare(X)
-        learn = self._learn_at_once if self.delay == 1 else self._wait
         number, self.ages_noted = self.position + len(self.waiting.y), {}
-        for block, is_end in cut_blocks(number, len(y), self.delay):
+        waits = self.blocks.is_timed or self.blocks.delay > 1
+        for block, is_after_end, is_end in self.blocks.cut(number, len(y), times):
             for part, is_mark in self._parts(number, block):
-                own = weights[part] if len(weights) else weights
+                labels = y[part], weights[part] if len(weights) else weights
                 with alone(), interrupts_held():
                     try:
-                        answer = learn(prepared[part], y[part], own, n_threads)
-                        if self.delay > 1 and is_end and part.stop == block.stop:
+                        if is_after_end and part.start == block.start:
+                            self._end_block(n_threads)
+                        if waits:
+                            own = None if times is None else times[part]
+                            answer = self._wait(prepared[part], *labels, n_threads, own)
+                        else:
+                            answer = self._learn_at_once(prepared[part], *labels, n_threads)
+                        if waits and is_end and part.stop == block.stop:
                             self._end_block(n_threads)
                         if is_mark:
                             self.ages_noted[number + part.stop] = self.age_exponents()
@@ -296,7 +341,9 @@ class Members(Forest):
         """Return the exponents of each member's inputs, float64 [T, G]."""
         return np.stack([exponents_of(member.mixer) for member in self.members])
 
-    def _settle(self, shares: Shares, y: np.ndarray, w: np.ndarray) -> Any:
+    def _settle(
+        self, shares: Shares, y: np.ndarray, w: np.ndarray, times: np.ndarray | None = None
+    ) -> Any:
         """Return what becomes of the shares of rows whose labels are ``y``: nothing here."""
         return shares
 
@@ -370,9 +417,17 @@ class Members(Forest):
         self.ask_and_learn(X, y, weights, n_threads, rows, np.full(len(rows), np.inf), take)
         return answers, unit
 
-    def _wait(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> Any:
+    def _wait(
+        self,
+        X: PreparedRows,
+        y: np.ndarray,
+        w: np.ndarray,
+        n_threads: int,
+        times: np.ndarray | None,
+    ) -> Any:
         """Forecast rows of a block, by the state before it; let them wait for its end."""
-        answer = self._settle(self._shares(*self._forecast(X, n_threads, (y, w))), y, w)
+        answer = self._settle(self._shares(*self._forecast(X, n_threads, (y, w))), y, w, times)
+        self.blocks.take(times)
         more = Waiting(X.values, y, w if len(w) else np.ones(len(y)))
         both = zip(self.waiting, more, strict=True)
         self.waiting = Waiting(*(np.concatenate(pair) for pair in both))
@@ -386,8 +441,11 @@ class Members(Forest):
             self._learn_trees(whole[part], rows.y[part], rows.w[part], n_threads)
         if self.boosted is not None:  # all at once: of the sets born in a block the last answers
             self.boosted.learn(whole.values, rows.y, rows.w)
+        self.blocks.end()
         for member in self.members:
             member.mixer.end_block()
+            if self.blocks.is_timed:
+                member.mixer.take_delay(self.blocks.delay)
 
     def _learn_trees(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> None:
         """Let trees learn rows, and no mixture."""
@@ -432,7 +490,7 @@ class Members(Forest):
             inputs = np.empty((member.n_inputs, *shape[1:]))
             inputs[0] = permanent[i]
             member.forecast(inputs, X.values, self.position)
-            inputs[1 : 1 + self.ages.n_younger_than(self.delay)] = inputs[0]
+            inputs[1 : 1 + self.ages.n_younger_than(self.blocks.delay)] = inputs[0]
             self._add_boosted(inputs, boosted)
             mixer = member.mixer
             of_members[i] = (

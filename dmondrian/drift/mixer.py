@@ -6,6 +6,9 @@ the next one is mixed by, and begins with. Experts are believed the less the lon
 their weights take the probability of a label to the power ``delay``^-1/2, as many rows of one
 block are evidence of one state of the trees.
 
+Blocks of time have rows of any number: the power is that of the block before, and the first is one
+of rows that all inputs forecast alike, which move no weights (:mod:`dmondrian.drift.label_blocks`).
+
 Relies on :mod:`dmondrian.drift.mixing_kernels`. Promises that no forecast knows a label of its own
 block, and that the weights are a pure function of the rows in order, whatever the cuts between
 calls.
@@ -16,7 +19,7 @@ Shapes: G inputs, E experts, n rows, k outputs: K classes, or mean and variance.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,6 +71,8 @@ class Mixer:
         Weights of the experts at first, and those to which rows move a share; equal for None.
     kind : Linear or None
         Of mixtures of means and variances; None for geometric mixtures of probabilities.
+    is_timed : bool, default=False
+        Whether blocks are of time, and ``delay`` that of the next rows.
 
     Attributes
     ----------
@@ -82,6 +87,7 @@ class Mixer:
         delay: int = 1,
         shares: Sequence[float] | None = None,
         kind: Linear | None = None,
+        is_timed: bool = False,
     ) -> None:
         n = len(experts)
         inputs, rates, used = np.zeros((n, n_inputs)), np.zeros((n, n_inputs)), []
@@ -90,10 +96,9 @@ class Mixer:
             rates[e, list(expert.inputs)] = expert.rate
             used.append(np.isin(np.arange(n_inputs), expert.inputs))
         start = np.full(n, 1.0 / n) if shares is None else np.array(shares, np.float64)
-        power = 1.0 / math.sqrt(delay)
-        own = read_only(rates), read_only(start), SHARE, power
+        own = read_only(rates), read_only(start), SHARE, _power_of(delay)
         self._experts = Experts(*own) if kind is None else LinearExperts(*own, *kind)
-        self._used, self._is_delayed = np.array(used), delay > 1
+        self._used, self._is_delayed = np.array(used), delay > 1 or is_timed
         self.weights = Weights(inputs, start.copy(), np.array(() if kind is None else FIRST_SCALE))
         self._begin_block()
 
@@ -137,6 +142,14 @@ class Mixer:
             total, scale = self._steps.total, self._steps.weights.scale
             self.weights = Weights(total.inputs / n, total.experts / n, scale)
         self._begin_block()
+
+    def take_delay(self, delay: int) -> None:
+        """Believe experts as for blocks of ``delay`` rows, from a block on."""
+        self._experts = self._experts._replace(power=_power_of(delay))
+
+    def go_on_as(self, other: Mixer) -> None:
+        """Let weights move as those of another mixer of the same experts do, from a block on."""
+        self._experts = other._experts
 
     def to_json(self) -> dict[str, Any]:
         """Return the weights as lists."""
@@ -195,18 +208,10 @@ class Mixer:
         return Weights(inputs, experts, scale)
 
 
+def _power_of(delay: int) -> float:
+    return 1.0 / math.sqrt(delay)
+
+
 def _lists(weights: Weights) -> dict[str, Any]:
     found = {"weights": weights.inputs.tolist(), "outer": weights.experts.tolist()}
     return found | ({"scale": weights.scale.tolist()} if len(weights.scale) else {})
-
-
-def cut_blocks(position: int, n: int, delay: int) -> Iterator[tuple[slice, bool]]:
-    """Yield slices of ``n`` rows from row ``position`` on, within blocks; whether one ends there.
-
-    Blocks of one row are one slice.
-    """
-    start = 0
-    while start < n:
-        stop = n if delay == 1 else min(n, start + delay - (position + start) % delay)
-        yield slice(start, stop), (position + stop) % delay == 0
-        start = stop

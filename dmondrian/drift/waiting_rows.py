@@ -1,7 +1,7 @@
 """Rows that wait for their labels: how many, and what to do where trees have learned no other.
 
-Rows count once they have a positive weight. Those of a block of ``delay`` rows that is not full
-are forecast, and not learned by trees (:mod:`dmondrian.drift.members`).
+Rows count once they have a positive weight. Those of a block that is not full, of ``delay`` rows or
+of a time, are forecast, and not learned by trees (:mod:`dmondrian.drift.members`).
 
 Relies on nothing that learns, so that whoever shows a run needs no compiled code.
 """
@@ -11,16 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dmondrian._text.wording import counted
+from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.errors import ParameterError
 
 SHARE = 4
 """Rows of a stream have at least so many blocks where the delay is to be of use."""
 
-
-def learned_and_waiting(n_rows: int, delay: int) -> dict[str, int]:
-    """Return "learned" and "waiting": of ``n_rows`` that came, how many trees learned or not."""
-    waiting = n_rows % delay
-    return {"learned": n_rows - waiting, "waiting": waiting}
+MOST_LATE = 0.01
+"""Share of rows that may come late before one is warned of it."""
 
 
 def longest_delay(n_rows: int) -> int:
@@ -29,15 +27,23 @@ def longest_delay(n_rows: int) -> int:
 
 
 def waiting_in_words(rows: Mapping[str, int]) -> str:
-    """Return how many rows of :func:`learned_and_waiting` wait; "" for none."""
+    """Return how many rows that came, "learned" or "waiting", wait; "" for none."""
     if not rows["waiting"]:
         return ""
     verb = "waits for its label" if rows["waiting"] == 1 else "wait for their labels"
     return f"{counted(rows['learned'], 'row')} learned by trees, {rows['waiting']:,} {verb}"
 
 
-def nothing_learned(n_waiting: int, delay: int) -> str:
+def nothing_learned(n_waiting: int, drift: DriftSettings) -> str:
     """Return that all rows wait, and what to do, as a sentence of a warning or an error."""
+    delay = drift.delay
+    if drift.period is not None:
+        return (
+            f"no row is learned yet: all {counted(n_waiting, 'row')} that came wait for their "
+            f'labels, which come together with those of {drift.period} (delay = "{drift.period}"), '
+            "and nothing can be predicted; give it rows of a later time, or begin anew with a "
+            "shorter delay"
+        )
     return (
         f"no row is learned yet: all {counted(n_waiting, 'row')} that came wait for their labels, "
         f"which come {delay:,} rows at a time (delay = {delay}), and nothing can be predicted; "
@@ -46,13 +52,24 @@ def nothing_learned(n_waiting: int, delay: int) -> str:
     )
 
 
-def check_learned(n_rows: int, delay: int, what: str = "") -> None:
-    """Refuse a forest whose trees have learned none of the ``n_rows`` that came, if any came.
+def late_in_words(n_late: int, n_rows: int) -> str | None:
+    """Return, as a sentence of a warning, that rows do not come by time; None where they do."""
+    if n_late <= MOST_LATE * n_rows:
+        return None
+    return (
+        f"the stream is not sorted by time: {n_late:,} of {counted(n_rows, 'row')} came when the "
+        "rows of their time had their labels already, and count as rows of the time that it was "
+        "then; sort the rows by time, or give a delay in rows"
+    )
+
+
+def check_learned(rows: Mapping[str, int], drift: DriftSettings, what: str = "") -> None:
+    """Refuse a forest whose trees have learned none of the rows that came, if any came.
 
     Raises
     ------
     ParameterError
         With what to do; ``what`` names the model.
     """
-    if 0 < n_rows < delay:
-        raise ParameterError(what + nothing_learned(n_rows, delay))
+    if rows["waiting"] and not rows["learned"]:
+        raise ParameterError(what + nothing_learned(rows["waiting"], drift))

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from numpy.typing import ArrayLike
 
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_ALPHA, LEAST_ALPHA
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.estimators._sklearn_private import Interval, StrOptions
+from dmondrian.estimators._sklearn_private import Interval, StrOptions, fit_context
 from dmondrian.estimators.classifier import ForestClassifier
+from dmondrian.estimators.single_row import row_by_row
 from dmondrian.estimators.stream_following import (
     DRIFT_CONSTRAINTS,
     FOLLOWING,
@@ -88,7 +89,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         they forecast of late; see Notes. It takes several times as long, and settings
         that are "auto" are not chosen from the first rows: ``alpha`` is 0.5 / K, columns have no
         scales but those that young trees find for themselves, and no units.
-    delay : int, default=1
+    delay : int or str, default=1
         With ``drift="follow"``, how many rows get their labels together, 1 to 32768. Rows count
         from 0: those of a block, ``[i * delay, (i + 1) * delay)``, are forecast by trees and
         weights that know no label of it, and learned after its last row. Say how the forest will
@@ -98,6 +99,9 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         are known, with a quarter of these rows as the delay, since what waits for its block
         makes predictions older still. Trees younger than ``delay`` are not mixed; the longer it
         is, the slower the weights move from the forest that never forgets.
+        As text a length of time, "7 days", "12 h" or "90 s", or, for times that are numbers, a
+        number as text: rows of so much time get their labels together, by the ``times`` that
+        ``fit`` and ``partial_fit`` then take; see Notes.
     experts : {("mondrian",), ("mondrian", "boosted")}, default=("mondrian",)
         What members of a forest with ``drift="follow"`` mix. With "boosted", one input more: sets
         of small trees, fitted by gradient boosting to rows kept of those before; see Notes. They
@@ -130,6 +134,8 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         Power b in use, 1/4 to 16; 1 without ``calibrate``.
     n_waiting_ : int
         Rows that came and wait for their labels, with a ``delay`` > 1.
+    n_late_ : int
+        Rows that came after the block of their time, with a ``delay`` that is a time.
     age_weights_ : float64 array of shape (1 + 11,), only with ``drift="follow"``
         Shares in the forecasts of the trees that never forget, then of those of each octave of
         age, from 32 to 64 rows on (:mod:`dmondrian.drift.age_weights`); behind them that of boosted
@@ -185,6 +191,16 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     into calls of ``partial_fit`` changes nothing, and is not a delay: of a chunk each row is
     forecast with all labels before its block known. Where all rows wait, nothing can be predicted,
     and ``fit`` warns.
+
+    A ``delay`` of a time D cuts the stream into blocks of that time, as one of rows does into
+    blocks of rows: the row at time T, the first row's T_0, is of block floor((T - T_0) / D), and
+    rows of a block are learned when the first row of a later one comes, before that row is
+    forecast. So labels are known between 0 and D after their row, all of a block at once; labels
+    that each come D late are no blocks: give a quarter of D. A row whose block is over, since later
+    ones came first, is of the open block, and counted in ``n_late_``. At most 32,768 rows may come
+    within D. What depends on the length of a delay, the ages that are mixed and how fast weights
+    move, takes the number of rows of the block before. A block of few rows costs as much as one of
+    dozens.
 
     Ctrl-C amid ``partial_fit`` waits for the end of at most 1,024 rows, or of a block whose labels
     came; a note of the ``KeyboardInterrupt`` has how many of the rows are learned, and the forest
@@ -270,7 +286,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         warmup_rows: int = LAST,
         calibrate: bool = False,
         drift: Literal["follow"] | None = None,
-        delay: int = 1,
+        delay: int | str = 1,
         experts: Sequence[str] = ("mondrian",),
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -294,6 +310,31 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         self.experts = experts
         self.random_state = random_state
         self.n_jobs = n_jobs
+
+    @row_by_row
+    @fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, times: Any = None
+    ) -> Self:
+        """Learn more rows, in their order.
+
+        Parameters
+        ----------
+        X, y, sample_weight, times
+            As in :meth:`fit`.
+        classes : array-like of shape (K,)
+            All labels that will ever come; needed at the first call.
+
+        Returns
+        -------
+        This estimator
+
+        Raises
+        ------
+        DataError
+            If a label is not one of the classes, or a time is missing; nothing is learned then.
+        """
+        return self._fit_more(X, y, classes, sample_weight, times)
 
     def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
         return ForestParameters(

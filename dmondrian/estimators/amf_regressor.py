@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_TARGET
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
-from dmondrian.estimators._sklearn_private import Interval, StrOptions
+from dmondrian.estimators._sklearn_private import Interval, StrOptions, fit_context
 from dmondrian.estimators.regressor import ForestRegressor
+from dmondrian.estimators.single_row import row_by_row
 from dmondrian.estimators.stream_following import (
     DRIFT_CONSTRAINTS,
     FOLLOWING,
@@ -66,8 +67,8 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         None never forgets. "follow" surrounds each tree with trees of all ages, mixed by what
         they forecast of late; see Notes. It takes many times as long. Columns have no scales but
         those that young trees find for themselves, and no units.
-    delay : int, default=1
-        With ``drift="follow"``, how many rows get their labels together; see
+    delay : int or str, default=1
+        With ``drift="follow"``, how many rows get their labels together, or within what time; see
         :class:`dmondrian.AMFClassifier`.
     experts : {("mondrian",), ("mondrian", "boosted")}, default=("mondrian",)
         What members of a forest with ``drift="follow"`` mix. With "boosted", one input more: sets
@@ -83,7 +84,8 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     forest_ : Forest
     variance_factor_ : float
         Factor in use, 0 to 100; 1 without ``calibrate``.
-    feature_scales_, feature_units_, feature_importances_, n_waiting_, age_weights_
+    feature_scales_, feature_units_, feature_importances_, n_waiting_, n_late_
+    age_weights_
         As in :class:`dmondrian.AMFClassifier`.
 
     Notes
@@ -172,7 +174,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         empty_cell: Literal["parent", "prior"] = "parent",
         calibrate: bool = False,
         drift: Literal["follow"] | None = None,
-        delay: int = 1,
+        delay: int | str = 1,
         experts: Sequence[str] = ("mondrian",),
         use_aggregation: bool = True,
         predict_extension: Literal["leaf", "expected"] = "leaf",
@@ -204,6 +206,12 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         self.warmup_rows = warmup_rows
         self.random_state = random_state
         self.n_jobs = n_jobs
+
+    @row_by_row
+    @fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, times: Any = None) -> Self:
+        """Learn more rows, in their order; parameters as in :meth:`fit`."""
+        return self._fit_more(X, y, sample_weight, times)
 
     def _forest_parameters(self, n_features: int, n_classes: int = 0) -> ForestParameters:
         named = {"auto": AUTO_RATE, "theory": 0.0}

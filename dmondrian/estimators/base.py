@@ -162,6 +162,14 @@ class BaseForest(BaseEstimator):
         """Refuse parameters that are not supported in runs on a cluster."""
         self._check_stream()
 
+    def _check_time(self, column: str | None, kind: str | None = None) -> None:
+        """Refuse a column of times that no label comes by, for runs on a cluster."""
+        if column is not None:
+            raise ParameterError(
+                f"time={column!r} goes with a delay that is a time, and {type(self).__name__} has "
+                "none: leave it out"
+            )
+
     def _leaves_scales_open(self) -> bool:
         """Return whether domain and width decide if feature scales are learned."""
         return isinstance(self.feature_scales, str) and self.feature_scales == "auto"
@@ -268,7 +276,7 @@ class BaseForest(BaseEstimator):
         """Learn checked rows, into a new forest if ``first``."""
         if first:
             forest = self._new_forest(X.shape[1], n_classes)
-            forest.update(X, np.asarray(y, np.float64), w, self._n_threads(len(X)))
+            self._update_forest(forest, X, np.asarray(y, np.float64), w)
             self.forest_ = forest
             self._forget()
         else:
@@ -281,11 +289,25 @@ class BaseForest(BaseEstimator):
         with self._turns.alone():
             forgotten = self._forget()
         try:
-            forest.update(X, y, w, self._n_threads(len(X)), self._turns)
+            self._update_forest(forest, X, y, w, self._turns)
         except BaseException:
             if forest.total_weight == known:  # no row was learned
                 self.__dict__.update(forgotten)
             raise
+
+    def _update_forest(
+        self,
+        forest: Forest,
+        X: np.ndarray,
+        y: np.ndarray,
+        w: np.ndarray | None,
+        turns: Turns | None = None,
+    ) -> None:
+        """Let a forest learn checked rows; see :meth:`dmondrian.forest.forest.Forest.update`."""
+        forest.update(X, y, w, self._n_threads(len(X)), turns)
+
+    def _take_times(self, times: Any, n: int) -> None:
+        """Keep the times of the ``n`` rows that are learned next, where labels come by time."""
 
     def _learn_all(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int
@@ -471,7 +493,7 @@ class BaseForest(BaseEstimator):
     @in_one_state
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__().copy()
-        for name in ("_single_row", "_turns"):  # not part of the state
+        for name in ("_single_row", "_times", "_turns"):  # not part of the state
             state.pop(name, None)
         if "forest_" in state:
             from dmondrian.checkpoint import encode_forest

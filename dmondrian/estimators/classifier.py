@@ -54,12 +54,17 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         -------
         This estimator
         """
+        return self._fit(X, y, sample_weight)
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, times: Any = None) -> Self:
+        """Do what :meth:`fit` does; ``times`` are those of estimators that take them."""
         with self._learner(anew=True) as one:
             X, y, w = one._validate_rows(X, y, sample_weight, first=True, numeric=False)
             check_classification_targets(y)
             check_some_weight(w)
             one.classes_, codes = np.unique(y, return_inverse=True)
             one.n_classes_ = len(one.classes_)
+            one._take_times(times, len(X))
             one._learn_all(X, codes, w, one.n_classes_)
         return self
 
@@ -84,6 +89,12 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         DataError
             If a label is not one of the classes; nothing is learned then.
         """
+        return self._fit_more(X, y, classes, sample_weight)
+
+    def _fit_more(
+        self, X: Any, y: Any, classes: Any, sample_weight: Any, times: Any = None
+    ) -> Self:
+        """Do what :meth:`partial_fit` does; ``times`` are those of estimators that take them."""
         if classes is not None and not np.size(classes):
             raise ParameterError("classes is empty; expected all labels that will ever come")
         with self._learner(anew=False) as one:
@@ -97,6 +108,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
             is_flat = type(y) is np.ndarray and y.ndim == 1
             codes = one._encode(y if is_flat else column_or_1d(y))
             one.n_classes_ = len(one.classes_)
+            one._take_times(times, len(X))
             one._learn(X, codes, w, one.n_classes_, first=first)
         return self
 

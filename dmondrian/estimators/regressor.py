@@ -41,16 +41,26 @@ class ForestRegressor(RegressorMixin, BaseForest):
         -------
         This estimator
         """
+        return self._fit(X, y, sample_weight)
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, times: Any = None) -> Self:
+        """Do what :meth:`fit` does; ``times`` are those of estimators that take them."""
         with self._learner(anew=True) as one:
             X, y, w = one._validate_rows(X, y, sample_weight, first=True, numeric=True)
             check_some_weight(w)
-            one._learn_all(X, _bounded(y), w, 0)
+            y = _bounded(y)
+            one._take_times(times, len(X))
+            one._learn_all(X, y, w, 0)
         return self
 
     @row_by_row
     @fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn more rows, in their order; parameters as in :meth:`fit`."""
+        return self._fit_more(X, y, sample_weight)
+
+    def _fit_more(self, X: Any, y: Any, sample_weight: Any, times: Any = None) -> Self:
+        """Do what :meth:`partial_fit` does; ``times`` are those of estimators that take them."""
         with self._learner(anew=False) as one:
             first = one is not self
             if first:
@@ -58,7 +68,9 @@ class ForestRegressor(RegressorMixin, BaseForest):
             else:
                 one._check_unchanged()
             X, y, w = one._validate_rows(X, y, sample_weight, first=first, numeric=True)
-            one._learn(X, _bounded(y), w, 0, first=first)
+            y = _bounded(y)
+            one._take_times(times, len(X))
+            one._learn(X, y, w, 0, first=first)
         return self
 
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:

@@ -11,25 +11,28 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from dmondrian.drift.drift_forest import DriftForest
-from dmondrian.drift.waiting_rows import nothing_learned
+from dmondrian.drift.waiting_rows import late_in_words, nothing_learned
 from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
+from dmondrian.ensemble.settings.label_period import period_of
+from dmondrian.ensemble.threads import Turns
 from dmondrian.errors import ParameterError
-from dmondrian.estimators._sklearn_private import Interval, StrOptions
+from dmondrian.estimators._sklearn_private import Interval, StrOptions, fit_context
 from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.memory_check import check_memory
 from dmondrian.estimators.one_state import in_one_state
+from dmondrian.estimators.row_times import checked_times
 
 if TYPE_CHECKING:
     from dmondrian.forest.forest import Forest
 
 DRIFT_CONSTRAINTS: dict[str, list[Any]] = {
     "drift": [StrOptions({"follow"}), None],
-    "delay": [Interval(Integral, 1, LARGEST_DELAY, closed="both")],
+    "delay": [Interval(Integral, 1, LARGEST_DELAY, closed="both"), str],
 }
 EXPERTS = ("mondrian", "boosted")
 """What members of a forest that follows the stream may mix; the first they always do."""
@@ -49,7 +52,7 @@ class StreamFollowing(BaseForest):
     """Base of the estimators that may follow a stream; not to be used directly."""
 
     drift: Literal["follow"] | None
-    delay: int
+    delay: int | str
     experts: Sequence[str] = EXPERTS[:1]
     _following: ClassVar[Allowed] = FOLLOWING
 
@@ -61,7 +64,7 @@ class StreamFollowing(BaseForest):
         if self.drift is None:
             return None
         boosted = "boosted" in self.experts and n_classes != 1
-        return DriftSettings(delay=int(self.delay), boosted=boosted)
+        return DriftSettings.of_delay(self.delay, boosted)
 
     def _check_experts(self) -> None:
         """Refuse experts that there are not, or not in this forest."""
@@ -82,17 +85,43 @@ class StreamFollowing(BaseForest):
         super()._check_run()
         self._check_drift()
 
+    def _check_time(self, column: str | None, kind: str | None = None) -> None:
+        """Refuse a column of times without a delay that is a time, or such a delay without one.
+
+        ``kind`` is "time" or "number", where it is known.
+        """
+        period = period_of(self.delay) if isinstance(self.delay, str) else None
+        if period is None and column is not None:
+            raise ParameterError(
+                f"time={column!r} goes with a delay that is a time, and delay={self.delay!r} "
+                'counts rows: give delay as text, such as "7 days", or leave the time out'
+            )
+        if period is not None and column is None:
+            raise ParameterError(
+                f'delay={self.delay!r} needs the time of each row: name its column, time="COLUMN"'
+            )
+        if period is not None and kind is not None and (kind == "time") != period.is_dated:
+            raise ParameterError(
+                f"delay={self.delay!r} is a length of time, and the column {column!r} has numbers: "
+                'give the delay in the units of the numbers, as text, such as "500"'
+                if period.is_dated
+                else f"delay={self.delay!r} is in units of numbers, and the column {column!r} has "
+                'times: give the delay with a unit, such as "7 days"'
+            )
+
     def _check_drift(self) -> None:
         """Refuse parameters that do not go with ``drift``."""
         self._check_experts()
         if self.drift is None:
             if self.delay != 1:
                 raise ParameterError(
-                    f'delay={self.delay} goes with drift="follow" alone: a forest that never '
+                    f'delay={self.delay!r} goes with drift="follow" alone: a forest that never '
                     "forgets learns each row as it comes, and no weights of mixtures at a delay; "
                     'leave delay out, or add drift="follow"'
                 )
             return
+        if isinstance(self.delay, str):
+            period_of(self.delay)
         for name, (allowed, why) in self._following.items():
             value = getattr(self, name)
             is_plain = value is None or isinstance(value, (str, int, float, np.generic))
@@ -121,6 +150,31 @@ class StreamFollowing(BaseForest):
         self.__dict__.pop("_is_of_run", None)
         return DriftForest(parameters, range(self.n_estimators))
 
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, times: Any = None) -> Self:
+        """Learn rows from nothing, in their order.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Taken as float32. Splits follow the ranges of the columns: scale them.
+        y : array-like of shape (n,)
+            Classes of any kind, or numbers.
+        sample_weight : array-like of shape (n,), optional
+            Non-negative; a whole weight w equals w repeats of the row (to the byte up to
+            256, beyond that by a closed form that differs in the last digits).
+        times : array-like of shape (n,), optional
+            Of each row, in the order of the stream: datetime64, datetimes or dates (UTC where they
+            have no zone), or numbers. Given if ``delay`` is a time, and then alone.
+
+        Returns
+        -------
+        This estimator
+        """
+        forest: Any = self  # a classifier or regressor as well
+        forest._fit(X, y, sample_weight, times)
+        return self
+
     def _following_outputs(self, X: Any) -> np.ndarray | None:
         """Return the outputs, float64 [n, k], of a forest that follows a stream, else None.
 
@@ -139,7 +193,41 @@ class StreamFollowing(BaseForest):
         super()._learn_all(X, y, w, n_classes)
         rows = getattr(self.forest_, "rows_so_far", None)
         if rows is not None and not rows["learned"] and rows["waiting"]:
-            warnings.warn(nothing_learned(rows["waiting"], int(self.delay)), stacklevel=2)
+            assert self.forest_.parameters.drift is not None  # of such a forest
+            warnings.warn(
+                nothing_learned(rows["waiting"], self.forest_.parameters.drift), stacklevel=2
+            )
+        if (unsorted := late_in_words(self.n_late_, len(X))) is not None:
+            warnings.warn(unsorted, stacklevel=2)
+
+    def _take_times(self, times: Any, n: int) -> None:
+        """Check the times of rows; :meth:`_update_forest` takes them when the rows are checked."""
+        period = None
+        if self.drift is not None and isinstance(self.delay, str):
+            period = period_of(self.delay)
+        if times is not None and period is None:
+            raise ParameterError(
+                "times go with a delay that is a time: give "
+                f'drift="follow" and delay as text, such as "7 days" (it is {self.delay!r}), or '
+                "leave out the times"
+            )
+        if times is None and period is not None:
+            raise ParameterError(
+                f"delay={self.delay!r} needs the time of each row: give times, one for each row"
+            )
+        if period is not None:
+            self._times = checked_times(times, n, period)
+
+    def _update_forest(
+        self,
+        forest: Forest,
+        X: np.ndarray,
+        y: np.ndarray,
+        w: np.ndarray | None,
+        turns: Turns | None = None,
+    ) -> None:
+        times = self.__dict__.pop("_times", None)
+        forest.update(X, y, w, self._n_threads(len(X)), turns, times)
 
     @in_one_state
     def _mean_prediction(self, X: Any) -> np.ndarray:
@@ -152,6 +240,13 @@ class StreamFollowing(BaseForest):
         with self._turns.reading():
             rows = getattr(self._fitted_forest(), "rows_so_far", None)
             return 0 if rows is None else int(rows["waiting"])
+
+    @property
+    def n_late_(self) -> int:
+        """Rows whose time was before the block of rows that they came among."""
+        with self._turns.reading():
+            blocks = getattr(self._fitted_forest(), "blocks", None)
+            return 0 if blocks is None else int(blocks.clock.n_late)
 
     @property
     def age_weights_(self) -> np.ndarray:

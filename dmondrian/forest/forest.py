@@ -105,6 +105,7 @@ class Forest(Ensemble):
         w: np.ndarray | None = None,
         n_threads: int = 1,
         turns: Turns | None = None,
+        times: np.ndarray | None = None,
     ) -> None:
         """Learn rows in order; see :meth:`dmondrian.ensemble.ensemble.Ensemble.update`.
 
@@ -115,11 +116,13 @@ class Forest(Ensemble):
         turns : Turns, optional
             Of the threads that share the forest, where the caller is the learner: they read
             between parts of the rows. If a part fails, those before it are learned.
+        times : float64 [n], optional
+            Read by forests alone whose labels come by time, see :mod:`dmondrian.drift.members`.
         """
         self.check_sizes(y, w)  # before any of them are learned
         self.parameters.check_labels(y)
         if turns is None:
-            self._update((X, y, w), n_threads, nullcontext)
+            self._update((X, y, w), n_threads, nullcontext, times)
             return
         if not isinstance(X, PreparedRows):
             self.predictor.preparation.check_width(X)
@@ -136,7 +139,8 @@ class Forest(Ensemble):
                 part = slice(done, min(done + size, n))
                 self._n_later = n - part.stop
                 own = None if w is None else w[part]
-                self._update((X[part], y[part], own), n_threads, turns.alone)
+                of_part = None if times is None else times[part]
+                self._update((X[part], y[part], own), n_threads, turns.alone, of_part)
                 done, self.n_done = part.stop, 0
         except BaseException as error:
             if done := done + self.n_done:
@@ -146,7 +150,11 @@ class Forest(Ensemble):
             self._n_later, self._may_be_all, self.n_done = 0, None, 0
 
     def _update(
-        self, rows: Rows, n_threads: int, alone: Callable[[], AbstractContextManager[None]]
+        self,
+        rows: Rows,
+        n_threads: int,
+        alone: Callable[[], AbstractContextManager[None]],
+        times: np.ndarray | None = None,
     ) -> None:
         """Learn rows X, y, w in order; what others could read is changed ``alone``."""
         if self.parameters.learns_jointly:

@@ -50,31 +50,37 @@ def kind_of(parameters: ForestParameters) -> str:
     return SLICES if parameters.has_gaussian_mixture else EACH
 
 
-def delay_of(parameters: ForestParameters) -> int:
+def delay_of(parameters: ForestParameters) -> int | str:
     """Return how far ahead a forest's rows are forecast, in rows: 1 where each label is known next.
 
-    It is the most from the last row that the forecast of a row knows to that row.
+    It is the most from the last row that the forecast of a row knows to that row. Where labels come
+    by time it is text, the length of that time.
     """
     if parameters.drift is not None:
-        return parameters.drift.delay
+        return parameters.drift.period or parameters.drift.delay
     kind = kind_of(parameters)
     if kind == BATCHES:
         return parameters.joint.batch_size
     return LAG if kind == SLICES else 1
 
 
-def in_words(kind: str, exact_from: int = 0, delay: int = 1) -> str:
+def in_words(kind: str, exact_from: int = 0, delay: int | str = 1) -> str:
     """Return in words how rows were forecast; those before ``exact_from`` were so in slices."""
     text = _IN_WORDS[kind]
-    if kind == EACH and delay > 1:
-        text = f"rows forecast {delay:,} at a time, before any of their labels was known"
+    if kind == EACH and delay != 1:
+        some = (
+            f"rows of {_of_time(delay)} forecast"
+            if isinstance(delay, str)
+            else (f"rows forecast {delay:,} at a time,")
+        )
+        text = f"{some} before any of their labels was known"
     if exact_from:
         text += f" (the first {exact_from:,} rows: by the forest of up to {LAG:,} rows before)"
     return text
 
 
-def delay_in_words(delay: int | None) -> str:
-    """Return how far ahead rows are forecast: "delay 1 row", "delay up to 64 rows".
+def delay_in_words(delay: int | str | None) -> str:
+    """Return how far ahead rows are forecast: "delay up to 64 rows", "delay up to 7 days".
 
     None is that of a mini-batch, whose size an earlier version did not store.
     """
@@ -82,7 +88,14 @@ def delay_in_words(delay: int | None) -> str:
         return "delay up to a mini-batch"
     if delay == 0:
         return "no delay"
+    if isinstance(delay, str):
+        return f"delay up to {_of_time(delay)}"
     return "delay 1 row" if delay == 1 else f"delay up to {delay:,} rows"
+
+
+def _of_time(length: str) -> str:
+    """Return a length of time in words; one of numbers has no unit."""
+    return length if " " in length else f"{length} by the column of times"
 
 
 def marks(position: int, stop: int, least: int) -> Iterator[int]:

@@ -62,7 +62,7 @@ def _data(schema: Schema, plan: Plan | None, target: str | None) -> dict[str, An
     if plan is not None:
         files = _files(plan.blocks, 0, _began_with(plan))
         table["path"] = files[0] if len(files) == 1 else files
-    table |= {"target": target, "weight": schema.weight}
+    table |= {"target": target, "weight": schema.weight, "time": schema.time}
     if plan is not None:
         table["exclude"] = list(plan.excluded) or None
         table["include"] = list(plan.included or ()) or None

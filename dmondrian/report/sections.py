@@ -323,6 +323,7 @@ def _event(name: str) -> str:
         "other": "a rare level",
         "null": "null where training had none",
         "null_target": "dropped: no target",
+        "late_rows": "rows that came after those of their time had their labels",
     }.get(kind, kind)
     return f"{column}: {meaning}" if column else meaning
 

@@ -50,11 +50,14 @@ FORESTS = {
     "amf-classifier, boosted": AMFClassifier(6, delay=64, **BOOSTED),
     "amf-classifier, following, boosted": AMFClassifier(6, **BOOSTED),
     "amf-classifier, following in blocks, boosted": AMFClassifier(6, delay=64, **BOOSTED),
+    "amf-classifier, following by time": AMFClassifier(6, delay="16", **FOLLOWING),
+    "amf-classifier, following by time, boosted": AMFClassifier(6, delay="16", **BOOSTED),
     "amf-regressor": AMFRegressor(3, **LABELS, feature_units=None),
     "amf-regressor, following": AMFRegressor(6, **FOLLOWING),
     "amf-regressor, following in blocks": AMFRegressor(6, delay=64, **FOLLOWING),
     "amf-regressor, following, boosted": AMFRegressor(6, **BOOSTED),
     "amf-regressor, following in blocks, boosted": AMFRegressor(6, delay=64, **BOOSTED),
+    "amf-regressor, following by time": AMFRegressor(6, delay="16", **FOLLOWING),
     "amf-regressor, rounded": AMFRegressor(3, **LABELS),
     "mondrian-forest-classifier": MondrianForestClassifier(
         3, aggregation="hierarchy", domain="cube", random_state=0
@@ -98,10 +101,20 @@ def rows_of(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return X, y, w
 
 
+def times_of(name: str) -> np.ndarray | None:
+    """Return the times of a forest's rows, by which their labels come: some late, with a gap."""
+    if "by time" not in name:
+        return None
+    draw = np.random.default_rng(1)
+    times = np.cumsum(draw.integers(0, 3, N) / 4.0) + 99.0 * (np.arange(N) > 300)
+    return np.where(draw.random(N) < 0.009, times - draw.integers(0, 60, N), times)
+
+
 def digest(name: str) -> str:
     """Return the digest of what a forest learned and says."""
-    X, y, w = rows_of(name)
-    forest = FORESTS[name].fit(X[:LEARNED], y[:LEARNED], sample_weight=w[:LEARNED])
+    (X, y, w), times = rows_of(name), times_of(name)
+    named = {} if times is None else {"times": times[:LEARNED]}
+    forest = FORESTS[name].fit(X[:LEARNED], y[:LEARNED], sample_weight=w[:LEARNED], **named)
     return digest_of(forest, X)
 
 

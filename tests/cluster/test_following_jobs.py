@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dmondrian.distributed import train
-from tests.cluster.forests import FORESTS, LEARNED, digest_of, rows_of
+from tests.cluster.forests import FORESTS, LEARNED, digest_of, rows_of, times_of
 from tests.cluster.test_processors import KNOWN
 from tests.distributed.conftest import (
     Once,
@@ -30,6 +30,8 @@ KILLED = {  # workers of each job that loses one
     "amf-classifier, following": 2,
     "amf-classifier, following in blocks": 5,
     "amf-classifier, following, boosted": 5,
+    "amf-classifier, following by time": 5,
+    "amf-classifier, following by time, boosted": 2,
     "amf-regressor, following": 5,
     "amf-regressor, following in blocks": 2,
     "amf-regressor, following in blocks, boosted": 2,
@@ -40,6 +42,8 @@ def write(folder: Path, name: str) -> Path:
     """Write the rows that a forest of this name learns."""
     X, y, w = (part[:LEARNED] for part in rows_of(name))
     columns: dict[str, Any] = {f"x{j:02d}": X[:, j] for j in range(X.shape[1])}
+    if (times := times_of(name)) is not None:
+        columns["t"] = times[:LEARNED]
     table = pa.table({**columns, "y": y, "w": w})
     pq.write_table(table, folder / "rows.parquet", row_group_size=90)
     return folder / "rows.parquet"
@@ -47,6 +51,8 @@ def write(folder: Path, name: str) -> Path:
 
 def job(file: Path, name: str, **options: Any) -> str:
     """Train a run on a cluster; return the digest of its forest, and of what it says."""
+    if times_of(name) is not None:
+        options |= {"time": "t", "exclude": ["t"]}
     run = train(
         FORESTS[name], file, target="y", weight="w", run=file.parent / "run",
         checkpoint_every="70 rows", **options,

@@ -38,7 +38,7 @@ def slow_shares(forest: DriftForest) -> list[float]:
                         total[i] += weight * own / len(some)
     for i in range(1, n_inputs):
         first = 2 ** (forest.ages.first + i - 1)
-        if first > forest.guard.position or first < forest.delay:
+        if first > forest.guard.position or first < forest.blocks.delay:
             total[0] += total[i]
             total[i] = 0.0
     clipped = [max(value, 0.0) for value in total]

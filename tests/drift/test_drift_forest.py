@@ -158,6 +158,35 @@ def test_members_in_shards_with_a_guard_apart_are_the_forest(delay: int, boosted
         Members.join(shards)
 
 
+@pytest.mark.parametrize("boosted", [False, True])
+def test_members_in_shards_whose_labels_come_by_time_are_the_forest(boosted: bool) -> None:
+    X, y = switching(330)
+    rng = np.random.default_rng(1)
+    w, times = rng.choice([0.0, 0.5, 1.0, 3.0], 330), np.cumsum(rng.integers(-3, 6, 330)) * 1.0
+    settings = parameters(drift=DriftSettings(5, 7, boosted=boosted, period="40"))
+    whole = DriftForest(settings, range(5))
+    forecasts = whole.forecast_and_learn(X, y.astype(float), w, times=times)
+    shards = [Members(settings, numbers) for numbers in ([0, 3], [4], [1, 2])]
+    guard, found = Guard(settings, range(5)), []
+    for a, b in itertools.pairwise([0, 7, 64, 65, 70, 230, 330]):
+        rows = X[a:b], y[a:b].astype(float), w[a:b]
+        shares = added([shard.share_and_learn(*rows, times=times[a:b]) for shard in shards])
+        kept = rows[2] > 0.0
+        found.append(guard.mix_and_step(shares, rows[1][kept], rows[2][kept], times[a:b][kept]))
+    np.testing.assert_array_equal(np.concatenate(found), forecasts)
+    stored = [encode_forest(*shard.stored()) for shard in shards]
+    read: Any = [forest_from_state(*decode_forest(data)) for data in stored]
+    joined = DriftForest.of(Members.join(read), json.loads(json.dumps(guard.to_json())))
+    assert pickle.dumps(joined.state()) == pickle.dumps(whole.state())
+    assert joined.rows_so_far == guard.rows_so_far == copy.deepcopy(whole).rows_so_far
+    assert 0 < guard.rows_so_far["waiting"] < 60
+    np.testing.assert_array_equal(joined.age_shares(), whole.age_shares())
+    other = guard.to_json()
+    other["clock"][2] -= 1
+    with pytest.raises(CorruptError, match="the block of time that members are in"):
+        DriftForest.of(Members.join(read), other)
+
+
 @pytest.mark.parametrize(("delay", "boosted"), [(1, False), (40, False), (1, True), (40, True)])
 def test_the_size_of_pieces_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, delay: int, boosted: bool

@@ -16,12 +16,71 @@ from dmondrian import AMFClassifier
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift import stored_rows
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
+from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.export.plain_trees import plain_trees
 from dmondrian.forest.forest import Forest
 from dmondrian.forest.packed_arrays import packed
 from tests.drift.streams import switching
-from tests.drift.test_drift_forest import forest_of, learned
+from tests.drift.test_drift_forest import forest_of, learned, parameters
+
+
+def timed_forest(boosted: bool = False) -> DriftForest:
+    settings = parameters(drift=DriftSettings(5, 7, boosted=boosted, period="10"))
+    return DriftForest(settings, range(3))
+
+
+@pytest.mark.parametrize("boosted", [False, True])
+@pytest.mark.parametrize("position", [0, 1, 40, 41, 64, 100, 256])
+def test_one_whose_labels_come_by_time_goes_on_in_an_open_block(
+    position: int, boosted: bool
+) -> None:
+    X, y = switching(330)
+    times = np.cumsum(np.random.default_rng(0).integers(0, 3, 330)) / 4.0
+    whole, part = timed_forest(boosted), timed_forest(boosted)
+    forecasts = whole.forecast_and_learn(X, y.astype(float), times=times)
+    part.update(X[:position], y[:position].astype(float), times=times[:position])
+    header, trees, _ = part.stored()
+    assert header["drift"]["version"] == (8 if len(part.waiting.y) else 7)
+    again: Any = forest_from_state(*decode_forest(encode_forest(header, trees, None)))
+    assert again.blocks.clock == again.guard.blocks.clock == part.blocks.clock
+    rest = again.forecast_and_learn(
+        X[position:], y[position:].astype(float), times=times[position:]
+    )
+    np.testing.assert_array_equal(rest, forecasts[position:])
+    assert pickle.dumps(again.state()) == pickle.dumps(whole.state())
+
+
+def test_a_state_with_blocks_of_another_time_is_refused() -> None:
+    X, y = switching(100)
+    forest = timed_forest()
+    forest.update(X, y.astype(float), times=np.arange(100) / 4.0)
+    header, trees = forest.state()
+    assert header["drift"]["clock"] == [0.0, 2, 20, 40, 0]
+    by_rows, _ = forest_of(3, delay=40).state()
+
+    def changed(clock: Any, of_guard: Any) -> dict[str, Any]:
+        found = copy.deepcopy(header)
+        found["drift"]["clock"], found["drift"]["guard"]["clock"] = clock, of_guard
+        return found
+
+    other = [0.0, 2, 19, 40, 0]
+    for clock, of_guard, why in (
+        (other, other, "20 rows wait"),
+        (header["drift"]["clock"], other, "the block of time that members are in"),
+        ([0.0, 2, 20, 90, 0], header["drift"]["clock"], "blocks of time after 100 rows"),
+    ):
+        with pytest.raises(CorruptError, match=why):
+            forest_from_state(changed(clock, of_guard), trees)
+    without = copy.deepcopy(header)
+    without["parameters"]["drift"] = by_rows["parameters"]["drift"]
+    with pytest.raises(CorruptError, match="blocks of time after 100 rows"):
+        forest_from_state(without, trees)
+    plain = {name: value for name, value in header["drift"].items() if name != "clock"}
+    with pytest.raises(CorruptError, match="versions 1 to 8"):
+        forest_from_state({**header, "drift": plain}, trees)
+    with pytest.raises(CorruptError, match="blocks of time after 100 rows"):
+        forest_from_state({**header, "drift": {**plain, "version": 3}}, trees)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dmondrian import AMFClassifier, AMFRegressor, load
-from dmondrian.drift.waiting_rows import learned_and_waiting, longest_delay, waiting_in_words
+from dmondrian.drift.waiting_rows import longest_delay, waiting_in_words
 from dmondrian.errors import ParameterError
 
 X = np.random.default_rng(0).random((40, 2))
@@ -48,10 +48,8 @@ def test_a_model_is_saved_again_once_more_rows_wait(tmp_path: Path) -> None:
 
 
 def test_counts_and_words() -> None:
-    assert learned_and_waiting(100, 1) == {"learned": 100, "waiting": 0}
-    assert learned_and_waiting(100, 64) == {"learned": 64, "waiting": 36}
     assert waiting_in_words({"learned": 64, "waiting": 0}) == ""
-    assert waiting_in_words(learned_and_waiting(65, 64)) == (
+    assert waiting_in_words({"learned": 64, "waiting": 1}) == (
         "64 rows learned by trees, 1 waits for its label"
     )
     assert [longest_delay(n) for n in (0, 3, 4, 4003)] == [1, 1, 1, 1000]

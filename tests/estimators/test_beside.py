@@ -82,7 +82,7 @@ ASKS: dict[str, Answer] = {
         for name in (
             "age_weights_", "alpha_", "calibration_exponent_", "charge_opening_", "empty_mass_",
             "feature_importances_", "feature_scales_", "feature_units_", "lifetime_",
-            "lifetime_path_", "lifetimes_", "n_clipped_", "n_columns_", "n_waiting_",
+            "lifetime_path_", "lifetimes_", "n_clipped_", "n_columns_", "n_late_", "n_waiting_",
             "normalization_error_",
             "variance_factor_",
         )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -248,6 +248,7 @@ class Geometric:
         self.takes, self.rates = takes, rates
         self.start = shares or [1.0 / len(rates)] * len(rates)
         self.outer = list(self.start)
+        self.power = 1.0  # of the probability of a label, where weights of experts move by it
 
     def _logs(self, inputs: list[list[float]]) -> list[list[float]]:
         logs = [[log(max(p, FLOOR)) for p in one] for one in inputs]
@@ -280,13 +281,19 @@ class Geometric:
         ]
 
     def learn(self, inputs: list[list[float]], y: int, weight: float = 1.0) -> None:
+        for _ in self.steps(inputs, y, weight):
+            pass
+
+    def steps(self, inputs: list[list[float]], y: int, weight: float) -> Iterator[float]:
+        """Take the steps of a row; yield the size of each after it."""
         rest, logs = min(weight, 16.0), self._logs(inputs)
         while rest > 0.0:
             size, found = min(rest, 1.0), self._experts(logs)
             moved = []
             for v, q in zip(self.outer, found, strict=True):
                 likelihood = max(q[y], LEAST)
-                moved.append(v * (likelihood if size == 1.0 else exp(size * log(likelihood))))
+                power = size * self.power
+                moved.append(v * (likelihood if power == 1.0 else exp(power * log(likelihood))))
             shares = zip(moved, self.start, strict=True)
             self.outer = [(1.0 - SHARE) * (v / total(moved)) + SHARE * v0 for v, v0 in shares]
             for e, (takes, q) in enumerate(zip(self.takes, found, strict=True)):
@@ -298,6 +305,7 @@ class Geometric:
                         for p, z in zip(q, logs[g], strict=True):
                             slope += p * z
                     self.weights[e][i] -= self.rates[e] * size * slope
+            yield size
             rest -= size
 
 
@@ -367,7 +375,8 @@ class ReferenceMember:
         return [np.float32(floor + (1.0 - floor) * d * share) for share in both]
 
     def in_octave(self, k: int) -> CoveringTree | None:
-        found = [tree for tree in self.trees if 1 << k <= self.t - tree.birth < 2 << k]
+        alive = [tree for tree in self.trees if self.t < tree.birth + tree.life]
+        found = [tree for tree in alive if 1 << k <= self.t - tree.birth < 2 << k]
         assert len(found) <= 1
         return found[0] if found else None
 
@@ -424,14 +433,29 @@ class ReferenceDriftForest:
             ReferenceMember(seed, i, d, n_classes, alpha, first, last, has_boosted)
             for i in range(n)
         ]
-        k = min(n, 4)
-        some, equal = list(range(k + 1)), [1.0 / k] * k + [0.0]
-        self.guard = Geometric(
+        self.guard = self.new_guard()
+
+    def new_guard(self, delay: int = 1) -> Geometric:
+        """Return a guard that knows nothing, for labels that come ``delay`` at a time."""
+        k, slower = min(len(self.members), 4), math.sqrt(delay)
+        some, equal, moving = list(range(k + 1)), [1.0 / k] * k + [0.0], 0.6 / math.sqrt(slower)
+        return Geometric(
             [[1.0], equal, equal, [1.0], [1.0]],
             [[k + 1], some, some, [k], [k]],
-            [0.003, 0.001, 0.004, 0.003, 0.0],
-            [0.6 / 3.0] * 3 + [(1.0 - 0.6) / 2.0] * 2,
+            [rate / slower for rate in (0.003, 0.001, 0.004, 0.003, 0.0)],
+            [moving / 3.0] * 3 + [(1.0 - moving) / 2.0] * 2,
         )
+
+    def guard_inputs(
+        self, permanent: Sequence[list[float]], reported: Sequence[list[float]]
+    ) -> list[list[float]]:
+        """Return what the guard mixes, of what permanent trees and members forecast."""
+        permanent, reported = (
+            [[round(p * ONE) for p in one] for one in part] for part in (permanent, reported)
+        )
+        k = min(len(reported), 4)
+        groups = [*(reported[i::4] for i in range(k)), permanent, reported]
+        return [[sum(c) / (len(group) * ONE) for c in zip(*group, strict=True)] for group in groups]
 
     def forecast_and_learn(
         self,
@@ -441,14 +465,7 @@ class ReferenceDriftForest:
         boosted: list[float] | None = None,
     ) -> list[float]:
         both = [member.forecast_and_learn(x, y, weight, boosted) for member in self.members]
-        permanent, reported = (
-            [[round(p * ONE) for p in one] for one in part] for part in zip(*both, strict=True)
-        )
-        k = min(len(reported), 4)
-        groups = [*(reported[i::4] for i in range(k)), permanent, reported]
-        inputs = [
-            [sum(c) / (len(group) * ONE) for c in zip(*group, strict=True)] for group in groups
-        ]
+        inputs = self.guard_inputs(*zip(*both, strict=True))
         mixed = self.guard.mix(inputs)
         self.guard.learn(inputs, y, weight)
         return mixed

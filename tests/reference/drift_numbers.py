@@ -12,7 +12,7 @@ Kivinen, Warmuth (1997); Herbster, Warmuth (1998).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -195,6 +195,7 @@ class Linear:
         self.takes, self.rates = takes, rates
         self.outer = [1.0 / len(rates)] * len(rates)
         self.square, self.n, self.factor, self.is_scaled = 0.0, 0.0, 1.0, False
+        self.power = 1.0  # of the rate of weights of mixers
 
     def _mixed(self, inputs: list[list[float]]) -> tuple[list[list[float]], list[float]]:
         result = [
@@ -214,9 +215,15 @@ class Linear:
         return [mean, self.factor * variance]
 
     def learn(self, inputs: list[list[float]], y: float, weight: float = 1.0) -> None:
+        for _ in self.steps(inputs, y, weight):
+            pass
+
+    def steps(self, inputs: list[list[float]], y: float, weight: float) -> Iterator[float]:
+        """Take the steps of a row; yield the size of each after it."""
         rest = min(weight, 16.0)
         while rest > 0.0:
             self._step(inputs, y, min(rest, 1.0))
+            yield min(rest, 1.0)
             rest -= min(rest, 1.0)
 
     def _step(self, inputs: list[list[float]], y: float, size: float) -> None:
@@ -236,7 +243,7 @@ class Linear:
             return
         losses = [(y - law[0]) ** 2 / self.square for law in result]
         moved = [
-            v * math.exp(-size * min(OUTER_RATE * (loss - min(losses)), MOST))
+            v * math.exp(-size * self.power * min(OUTER_RATE * (loss - min(losses)), MOST))
             for v, loss in zip(self.outer, losses, strict=True)
         ]
         n = len(moved)
@@ -276,8 +283,8 @@ class NumberMember(ReferenceMember):
         tree.eta = 1.0  # prices are in units of the scale already
         return tree
 
-    def inputs(self, x: Sequence[np.float32], y: float) -> list[list[float]]:
-        """Return all forecasts; take credits and errors."""
+    def inputs(self, x: Sequence[np.float32], y: float | None) -> list[list[float]]:
+        """Return all forecasts; take credits and errors if there is a label."""
         result = [[0.0, 0.0]]
         if self.permanent.root is not None:
             shares, path = way(self.permanent, x)
@@ -291,6 +298,8 @@ class NumberMember(ReferenceMember):
             last, laws = len(shares) - 1, laws_of(path)
             kept = [i for i, s in enumerate(shares) if i == last or s >= LEAST_SHARE]
             result.append(mixture_of_laws([shares[i] for i in kept], [laws[i] for i in kept]))
+            if y is None:
+                continue
             if POWERS[self.number % 4]:
                 worth = [node.memory.worth(y) for node in path]
                 for i in range(last):
@@ -307,12 +316,24 @@ class ReferenceNumberForest:
         self, seed: int, n: int, d: int, first: int, last: int, has_boosted: bool = False
     ) -> None:
         self.members = [NumberMember(seed, i, d, first, last, has_boosted) for i in range(n)]
-        k = min(n, 4)
+        self.guard = self.new_guard()
+
+    def new_guard(self, delay: int = 1) -> Linear:
+        """Return a guard that knows nothing, for labels that come ``delay`` at a time."""
+        k = min(len(self.members), 4)
         some, equal = list(range(k + 1)), [1.0 / (k + 1)] * (k + 1)
-        self.guard = Linear(
-            [[1.0], equal, equal, [1.0]], [[k + 1], some, some, [k]], [0.0, 0.02, 0.08, 0.0]
-        )
-        self.guard.is_scaled = True
+        rates = [0.0, 0.02 / math.sqrt(delay), 0.08 / math.sqrt(delay), 0.0]
+        guard = Linear([[1.0], equal, equal, [1.0]], [[k + 1], some, some, [k]], rates)
+        guard.is_scaled = True
+        return guard
+
+    def guard_inputs(
+        self, permanent: Sequence[list[float]], result: Sequence[list[float]]
+    ) -> list[list[float]]:
+        """Return what the guard mixes, of what permanent trees and members forecast."""
+        k = min(len(result), 4)
+        groups = [*(result[i::4] for i in range(k)), permanent, result]
+        return [mixture_of_laws([1.0 / len(group)] * len(group), group) for group in groups]
 
     def forecast_and_learn(
         self,
@@ -322,12 +343,7 @@ class ReferenceNumberForest:
         boosted: list[float] | None = None,
     ) -> list[float]:
         both = [member.forecast_and_learn(x, y, weight, boosted) for member in self.members]
-        permanent, result = ([list(one) for one in part] for part in zip(*both, strict=True))
-        k = min(len(result), 4)
-        inputs = [
-            mixture_of_laws([1.0 / len(group)] * len(group), group)
-            for group in (*(result[i::4] for i in range(k)), permanent, result)
-        ]
+        inputs = self.guard_inputs(*zip(*both, strict=True))
         mixed = self.guard.mix(inputs)
         self.guard.learn(inputs, y, weight)
         return mixed

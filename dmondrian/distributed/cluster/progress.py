@@ -52,8 +52,8 @@ class Progress:
     baselines, window_baselines : dict of str to float
         Metrics of forecasts that know labels alone, of the rows so far and of the last ones, by the
         name of the baseline and of the metric.
-    delay : int or None
-        How far ahead rows are forecast, in rows; None if that is not known.
+    delay : int, str or None
+        How far ahead rows are forecast, in rows or, as text, in time; None if that is not known.
     has_drifted : bool
         The loss of some rows was clearly above that of those before.
     waiting : int
@@ -76,7 +76,7 @@ class Progress:
     faded: dict[str, float] = field(default_factory=dict)
     baselines: dict[str, float] = field(default_factory=dict)
     window_baselines: dict[str, float] = field(default_factory=dict)
-    delay: int | None = None
+    delay: int | str | None = None
     has_drifted: bool = False
     waiting: int = 0
 
@@ -142,7 +142,8 @@ class Progress:
             words = first.replace("_", " ")
             parts.append(f"{words}: {name} {self.baselines[f'{first}_{name}']:.4g}")
         if self.metrics and self.delay is not None:
-            parts.append(f"delay {self.delay:,}")
+            text = self.delay if isinstance(self.delay, str) else f"{self.delay:,}"
+            parts.append(f"delay {text}")
         if self.waiting:
             parts.append(f"{counted(self.waiting, 'row')} waiting for labels")
         return parts

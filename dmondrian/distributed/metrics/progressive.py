@@ -21,7 +21,8 @@ from dmondrian.distributed.metrics.age_curve import AgeCurve
 from dmondrian.distributed.metrics.baselines import number_of
 from dmondrian.distributed.metrics.error_histogram import Outcomes, running
 from dmondrian.distributed.metrics.stream_metrics import StreamMetrics
-from dmondrian.errors import CorruptError
+from dmondrian.ensemble.settings.label_period import period_of
+from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.prequential.forecast_lag import (
     EACH,
     KINDS,
@@ -60,7 +61,7 @@ class Progressive:
         How rows are forecast, see :mod:`dmondrian.prequential.forecasts`.
     start : int
         Position of the first row counted; above 0 after a merge of runs.
-    delay : int, optional
+    delay : int or str, optional
         How far ahead rows are forecast, see :func:`dmondrian.prequential.forecast_lag.delay_of`.
     in_stream : bool, default=True
         Whether rows come in the order of a stream: there are metrics of the last ones, and
@@ -81,14 +82,14 @@ class Progressive:
         task: str,
         kind: str = EACH,
         start: int = 0,
-        delay: int | None = None,
+        delay: int | str | None = None,
         *,
         in_stream: bool = True,
     ) -> None:
         self.task = task
         self.kind = kind
         self.start = start
-        self.delay = _DELAYS.get(kind) if delay is None else delay
+        self.delay: int | str | None = _DELAYS.get(kind) if delay is None else delay
         self.stream = StreamMetrics(task, self.delay, start) if in_stream else None
         self.exact_from = 0
         self.rows = 0  # rows seen
@@ -104,7 +105,7 @@ class Progressive:
         self.outcomes = Outcomes(task)
         self.ages = AgeCurve()
 
-    def continue_as(self, kind: str, delay: int | None = None) -> None:
+    def continue_as(self, kind: str, delay: int | str | None = None) -> None:
         """Set how rows are forecast from now on; the rows before may have been in slices."""
         if self.kind == SLICES and kind in (EACH, LIFETIMES):
             self.exact_from = self.rows
@@ -149,7 +150,7 @@ class Progressive:
         weight : float64 [n] or None
         turns : sequence of int, optional
             Places, 0 to n - 1, of rows that are forecast after the row before them was learned,
-            unlike those that follow. By default they follow from the delay.
+            unlike those that follow. By default they follow from the delay, which is in rows.
         """
         w = np.ones(len(y)) if weight is None else weight
         if self.task == "classification":
@@ -309,6 +310,11 @@ class Progressive:
 
 
 def _is_delay(value: Any) -> bool:
+    if isinstance(value, str):
+        try:
+            return period_of(value).in_words == value
+        except ParameterError:
+            return False
     return type(value) is int and value >= 1
 
 

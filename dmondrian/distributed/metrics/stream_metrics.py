@@ -29,15 +29,15 @@ class StreamMetrics:
     Parameters
     ----------
     task : {"classification", "regression"}
-    delay : int or None
-        How far ahead rows are forecast, in rows; None if that is not known.
+    delay : int, str or None
+        How far ahead rows are forecast, in rows or, as text, in time; None if that is not known.
     start : int, default=0
         Position of the stream's first row.
     since : int, default=0
         Rows that came before the first one counted.
     """
 
-    def __init__(self, task: str, delay: int | None, start: int = 0, since: int = 0) -> None:
+    def __init__(self, task: str, delay: int | str | None, start: int = 0, since: int = 0) -> None:
         self.task, self.delay, self.since = task, delay, since
         self.baselines = Baselines(task, has_delay=delay != 1)
         self.windows = Windows(1 + len(self.baselines.names))
@@ -70,7 +70,7 @@ class StreamMetrics:
             How many of these rows are learned at points of the curve, and the rows of the points
             that are kept from there on, None for all. Sums of others go to the next point.
         turns : sequence of int, optional
-            Rows that are forecast after the one before was learned; by default by the delay.
+            Rows that are forecast after the one before was learned; by default by a delay in rows.
         """
         own = self.baselines.terms(y, w, n_classes, self._turns(w, turns))
         self.newest_rise, before = None, self.windows.rows + self.since
@@ -100,6 +100,7 @@ class StreamMetrics:
         numbers = self.numbered + np.cumsum(some) - some
         self.numbered += int(np.count_nonzero(some))
         if given is None:
+            assert not isinstance(self.delay, str)  # as documented
             return numbers % (self.delay or 1) == 0
         turns = np.zeros(len(w), np.bool_)
         turns[list(given)] = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from dmondrian._text.wording import counted
 from dmondrian.drift.waiting_rows import SHARE, longest_delay
 from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -15,7 +16,9 @@ _log = logging.getLogger("dmondrian")
 _CLEARLY = 4  # times the delay
 
 
-def warn_of_delay(parameters: ForestParameters, n_rows: int, n_trained: int) -> None:
+def warn_of_delay(
+    parameters: ForestParameters, n_rows: int, n_trained: int, delay: int | None = None
+) -> None:
     """Warn if rows are forecast far later than the weights of a forest's mixtures were learned for.
 
     Parameters
@@ -25,10 +28,14 @@ def warn_of_delay(parameters: ForestParameters, n_rows: int, n_trained: int) -> 
         Rows to forecast, none of whose labels is known to the forest.
     n_trained : int
         Rows that it was trained on, which a longer delay would cut into fewer blocks.
+    delay : int, optional
+        Rows whose labels came together of late, where they come by time.
     """
-    if parameters.drift is None or n_rows <= _CLEARLY * parameters.drift.delay:
+    if parameters.drift is None:
         return
-    delay = parameters.drift.delay
+    period, delay = parameters.drift.period, delay or parameters.drift.delay
+    if n_rows <= _CLEARLY * delay:
+        return
     better = min(n_rows, LARGEST_DELAY, longest_delay(n_trained))
     advice = f"with delay = {better}, or without drift"
     if better < min(n_rows, LARGEST_DELAY):
@@ -37,11 +44,15 @@ def warn_of_delay(parameters: ForestParameters, n_rows: int, n_trained: int) -> 
         )
     if better <= delay:
         advice = f"on more than its {n_trained:,} rows, for a longer delay, or without drift"
+    known = "at once" if delay == 1 else f"{delay:,} rows later"
+    if period is not None:
+        known = f"{period} later, after {counted(delay, 'row')} of late"
+        advice = "with a longer delay, or without drift"
     _log.warning(
         "this forest learned to mix its trees for labels that are known %s, and forecasts %s "
         "before any of their labels: young trees may have too much weight. For such files train it "
         "%s",
-        "at once" if delay == 1 else f"{delay:,} rows later",
+        known,
         f"{n_rows:,} rows",
         advice,
     )

@@ -152,7 +152,7 @@ def evaluate(
             share,
             counted(plan.n_rows, "row"),
         )
-    warn_of_delay(model.parameters, plan.n_rows - n_learned, model.n_trained)
+    warn_of_delay(model.parameters, plan.n_rows - n_learned, model.n_trained, model.delay)
     parts = [
         Part(
             Plan(plan.schema, plan.blocks[part.first : part.last]),

@@ -22,7 +22,6 @@ from dmondrian.drift.guard import Guard, guard_of, share_width
 from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, DataError
-from dmondrian.prequential.forecast_lag import delay_of
 from dmondrian.store import open_store
 from dmondrian.uncertainty.temperature_scaling import Fitted, kind_of
 
@@ -51,6 +50,11 @@ class Model:
     def n_trained(self) -> int:
         """Rows that a forest which follows the stream was trained on; 0 for others."""
         return 0 if self.guard is None else self.guard.position
+
+    @property
+    def delay(self) -> int | None:
+        """Rows whose labels came together of late, of a forest that follows the stream."""
+        return None if self.guard is None else self.guard.blocks.delay
 
     @property
     def sum_width(self) -> int:
@@ -105,7 +109,8 @@ def open_model(url: str) -> Model:
     if parameters.follows_stream:
         content["guard"] = manifest.metrics.get("guard")
         guard = guard_of(parameters, numbers, content["guard"])
-        check_learned(guard.position, delay_of(parameters), f"{url}: ")
+        assert parameters.drift is not None  # it follows the stream
+        check_learned(guard.rows_so_far, parameters.drift, f"{url}: ")
     n_draws = None
     if parameters.is_density:
         n_draws = content["n_draws"] = _draws_of(about, url)

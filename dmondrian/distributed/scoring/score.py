@@ -215,7 +215,7 @@ def score(
     model = open_model(os.fspath(model_url))
     check_out(out)
     plan = make_scoring_plan(data, model.schema, keep)
-    warn_of_delay(model.parameters, plan.n_rows, model.n_trained)
+    warn_of_delay(model.parameters, plan.n_rows, model.n_trained, model.delay)
     columns = _details(model) if details else ()
     _check_names(model, columns, keep)
     store = open_store(out)

@@ -41,7 +41,7 @@ from dmondrian.distributed.training.shard_state import Limits
 from dmondrian.distributed.worker.tasks import ShardHolder
 from dmondrian.distributed.worker.work_units import Unit, chunks_of, cut, cut_jointly
 from dmondrian.drift.guard import Guard, share_width
-from dmondrian.drift.waiting_rows import learned_and_waiting, nothing_learned
+from dmondrian.drift.waiting_rows import nothing_learned
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, DataError, ParameterError
 from dmondrian.prequential import forecast_lag
@@ -126,7 +126,8 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
         )
     rows = attempt.rows_so_far
     if rows and not rows["learned"] and rows["waiting"]:
-        _log.warning(nothing_learned(rows["waiting"], forecast_lag.delay_of(attempt.parameters)))
+        assert attempt.parameters.drift is not None  # else no row waits
+        _log.warning(nothing_learned(rows["waiting"], attempt.parameters.drift))
     return attempt
 
 
@@ -156,9 +157,7 @@ class Attempt:
         Empty for forests that learn each row as it comes.
         """
         guard = self.ledger.guard if self.ledger is not None else None
-        if guard is None:
-            return {}
-        return learned_and_waiting(guard.position, forecast_lag.delay_of(self.parameters))
+        return {} if guard is None else guard.rows_so_far
 
     def is_end(self, manifest: Manifest | None) -> bool:
         """Return whether a checkpoint is at the end of the stream."""

@@ -58,7 +58,7 @@ def _forest(there: Mapping[str, Any], own: Mapping[str, Any]) -> _Pairs:
 
 def _data(then: Plan, now: Plan) -> _Pairs:
     a, b = then.schema, now.schema
-    for name in ("target", "weight", "infinite", "null_target"):
+    for name in ("target", "weight", "time", "infinite", "null_target"):
         yield f"[data] {name}", getattr(a, name), getattr(b, name)
     if a.target == b.target and a.task == b.task and a.classes != b.classes:
         yield "[data] classes", list(a.classes or ()), list(b.classes or ())

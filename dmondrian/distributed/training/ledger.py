@@ -24,16 +24,21 @@ from dmondrian.distributed.worker.messages import Answer, BlockAnswer
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.drift.age_weights import cut_at_marks
 from dmondrian.drift.guard import Guard, added, share_width
-from dmondrian.drift.waiting_rows import learned_and_waiting
+from dmondrian.drift.label_blocks import Block
+from dmondrian.drift.waiting_rows import late_in_words
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.joint_fit.minibatch import batch_at
-from dmondrian.prequential.forecast_lag import BATCHES, SLICES, delay_of, slices
+from dmondrian.prequential.forecast_lag import BATCHES, SLICES, slices
 from dmondrian.prequential.forecasts import Summed, mean_over_trees
 from dmondrian.prequential.stream_sample import Sampled, add
 from dmondrian.uncertainty.temperature_scaling import Fitted, calibrated, tells_labels
 
 _log = logging.getLogger("dmondrian")
 
+LATE_ROWS = "late_rows"
+"""Name of the count of rows that came after the block of their time."""
+
+_LEAST_ROWS = 100  # before a warning about them
 Saved = dict[int, dict[str, Any]]  # shard: {"digest", "bytes"}
 
 
@@ -98,6 +103,7 @@ class Ledger:
         self._answers: dict[int, dict[int, Answer]] = {}
         self._forecasts: dict[int, _Forecasts] = {}
         self._is_warned = False  # about forecasts worse than the mean label
+        self._is_warned_of_late = guard is not None and guard.blocks.clock.n_late > 0
         self._is_warned_of_drift = progressive is not None and progressive.has_drifted
 
     def has(self, shard: int, unit: int) -> bool:
@@ -120,9 +126,7 @@ class Ledger:
     @property
     def n_waiting(self) -> int:
         """How many of the rows settled wait for their labels, and are not learned by trees yet."""
-        if self.guard is None:
-            return 0
-        return learned_and_waiting(self.guard.position, delay_of(self._parameters))["waiting"]
+        return 0 if self.guard is None else self.guard.rows_so_far["waiting"]
 
     def can_learn(self, unit: int) -> bool:
         """Return whether shards can learn a unit: joint fits need the mean prediction first."""
@@ -220,14 +224,19 @@ class Ledger:
         drawn = add(sampled) if sampled else None
         if mean is None and totals:
             mean = mean_over_trees(totals, self._n_trees)
+        turns = None if self.progressive is None else self._turns(first)
+        before, n_early = 0, 0
         if self.guard is not None:
+            before, n_early = self.guard.position, self._n_early(self.guard, first)
             mean = self._guarded(self.guard, blocks)
         if self.progressive is None or mean is None:
             self._calibrate(drawn, first.y)
             return
         mean = self._calibrated(self._parameters.forecasts(mean), first.y, drawn)
+        if n_early > 0:
+            mean = self._with_first_label(mean, first.y, first.weight, before, n_early)
         mean = self._without_first(mean, first.y, first.weight)
-        self.progressive.add(mean, first.y, first.weight, self._turns(first))
+        self.progressive.add(mean, first.y, first.weight, turns)
         self._warn_of_drift()
         if self.progressive.is_worse_than_mean and not self._is_warned:
             self._is_warned = True
@@ -245,7 +254,30 @@ class Ledger:
         if self.progressive.kind == BATCHES:
             begins = batch_at(block.start, self._parameters.joint.batch_size)[0] == block.start
             return [0] if begins and len(block.y) else []
+        if self.guard is not None and self.guard.blocks.is_timed:
+            rows = np.arange(len(block.y)) if block.weight is None else np.flatnonzero(block.weight)
+            return [
+                int(rows[part.start])
+                for part, is_after_end, _ in self._cut(self.guard, block)
+                if is_after_end or self.guard.position + part.start == 0
+            ]
         return None
+
+    def _cut(self, guard: Guard, block: BlockAnswer) -> list[Block]:
+        """Return the blocks of the rows of positive weight, which the guard has not learned."""
+        y, times = block.y, block.times
+        assert y is not None  # checked by the caller
+        kept = np.ones(len(y), np.bool_) if block.weight is None else block.weight > 0.0
+        own = None if times is None else times[kept]
+        return list(guard.blocks.cut(guard.position, int(np.count_nonzero(kept)), own))
+
+    def _n_early(self, guard: Guard, block: BlockAnswer) -> int:
+        """Return how many rows of positive weight are forecast before any is learned."""
+        if not guard.blocks.is_timed:
+            return guard.blocks.delay - guard.position
+        if guard.rows_so_far["learned"]:
+            return 0
+        return sum(part.stop - part.start for part, *_ in self._cut(guard, block)[:1])
 
     def _warn_of_drift(self) -> None:
         """Warn, once, if the last rows show that the stream drifts."""
@@ -267,19 +299,33 @@ class Ledger:
         shares = added([block.shares for block in blocks if block.shares is not None])
         kept = np.ones(len(y), np.bool_) if w is None else w > 0.0
         weights = np.empty(0) if w is None else w[kept]
+        times = None if blocks[0].times is None else blocks[0].times[kept]
         start, found, n_rows = guard.position, [], int(np.count_nonzero(kept))
         for part, is_mark in cut_at_marks(start, n_rows):
             own = {key: whole[part] for key, whole in shares.items()}
-            found.append(guard.mix_and_step(own, y[kept][part], weights[part]))
+            of_part = None if times is None else times[part]
+            found.append(guard.mix_and_step(own, y[kept][part], weights[part], of_part))
             if is_mark and self.progressive is not None:
                 of_members = np.concatenate([block.ages[start + part.stop] for block in blocks])
                 shares_now = guard.age_shares(of_members)
                 self.progressive.ages.add(start + part.stop, shares_now.tolist())
+        self._note_late(guard)
         k, n_classes = self._parameters.n_outputs, self._parameters.n_classes
         mean = np.full((len(y), k), 1.0 / n_classes if n_classes else 0.0)
         if found:
             mean[kept] = np.concatenate(found)[:, :k]  # of numbers the mean
         return mean
+
+    def _note_late(self, guard: Guard) -> None:
+        """Count rows that came after the block of their time; warn, once, if they are many."""
+        n_late = guard.blocks.clock.n_late
+        if n_late:
+            self.counts[LATE_ROWS] = n_late
+        if self._is_warned_of_late or guard.position < _LEAST_ROWS:
+            return
+        if (text := late_in_words(n_late, guard.position)) is not None:
+            self._is_warned_of_late = True
+            _log.warning(text)
 
     def _without_first(
         self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None
@@ -287,15 +333,12 @@ class Ledger:
         """Return regression forecasts with the first weighted row of the stream set to its label.
 
         An empty forest predicts 0, whose error may exceed all later ones, so the first row counts
-        as a row without error; so do the other rows of its mini-batch. Rows that follow it within
-        the first ``delay`` of a forest that follows the stream are forecast with that label.
+        as a row without error; so do the other rows of its mini-batch.
         """
         totals = self.progressive
         assert totals is not None  # checked by the caller
         if totals.task != "regression" or totals.start > 0:
             return mean
-        if self.guard is not None:
-            mean = self._with_first_label(mean, y, weight, self.guard.position)
         if totals.weight > 0.0:
             return mean
         known = np.flatnonzero(np.ones(len(y)) if weight is None else weight)
@@ -303,21 +346,25 @@ class Ledger:
         return np.concatenate([y[:stop, None], mean[stop:]])
 
     def _with_first_label(
-        self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray | None, position: int
+        self,
+        mean: np.ndarray,
+        y: np.ndarray,
+        weight: np.ndarray | None,
+        before: int,
+        n_early: int,
     ) -> np.ndarray:
-        """Return forecasts with those of the first ``delay`` weighted rows set to the first label.
+        """Return forecasts with those of the first ``n_early`` rows set to the first label.
 
-        ``position`` is how many weighted rows there were, these included.
+        Of numbers: no label was learned before them. Rows count that have a weight, of which
+        ``before`` came earlier.
         """
-        drift = self._parameters.drift
-        stream = None if self.progressive is None else self.progressive.stream
+        totals = self.progressive
         kept = np.ones(len(y), np.bool_) if weight is None else weight > 0.0
-        before = position - int(np.count_nonzero(kept))
-        if drift is None or stream is None or before >= drift.delay or not position:
+        is_first = totals is not None and totals.task == "regression" and totals.start == 0
+        if totals is None or totals.stream is None or not is_first or not (before or kept.any()):
             return mean
-        label = stream.baselines.mean[0] if before else y[np.argmax(kept)]
-        is_early = before + np.cumsum(kept) <= drift.delay
-        return np.where(is_early[:, None], label, mean)
+        label = totals.stream.baselines.mean[0] if before else y[np.argmax(kept)]
+        return np.where((np.cumsum(kept) <= n_early)[:, None], label, mean)
 
     def _calibrated(self, mean: np.ndarray, y: np.ndarray, drawn: Sampled | None) -> np.ndarray:
         """Return a block's forecasts, each calibrated by the rows before it."""

@@ -109,6 +109,7 @@ def prepare_run(
         run_options = {**run_options, "progressive": False}  # no label is forecast
     elif not isinstance(target, str):
         raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
+    estimator._check_time(plan_options.get("time"))
     options = {"target": target, **plan_options}
     options["task"] = "classification" if is_classifier(estimator) else "regression"
     stored = _stored_plan(url)
@@ -120,6 +121,7 @@ def prepare_run(
     else:
         plan = extend_plan(stored, data, learned_by_all(Run.open(url)), among)
         began = _began(Run.open(url), plan, data, options)
+    estimator._check_time(plan.schema.time, plan.schema.time_kind)
     for note in (*plan.notes, *plan.about_learned):
         _log.info(note, extra=NOTED)
     if on_plan is not None:

@@ -142,7 +142,7 @@ def train(
         created and a row is learned; its exceptions end the call. The plan's `notes`, such as
         columns that are left out and why, go to the logger "dmondrian" before, at level INFO.
     **plan_options
-        See :func:`dmondrian.data.make_plan`.
+        See :func:`dmondrian.data.make_plan`; ``time``, a column, for a ``delay`` that is a time.
 
     Returns
     -------

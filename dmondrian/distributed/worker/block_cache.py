@@ -71,8 +71,8 @@ class PreparedChunk:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of rows, targets and weights."""
-        parts = self.rows.values, self.y, self.weight
+        """Bytes of rows, targets, weights and times."""
+        parts = self.rows.values, self.y, self.weight, self._encoded.times
         return sum(part.nbytes for part in parts if part is not None)
 
     def between(self, start: int, stop: int) -> tuple[PreparedRows, Encoded]:

@@ -84,6 +84,7 @@ class BlockAnswer:
     sampled: Sampled | None = None  # forecasts of a sample of rows, summed as integers
     y: np.ndarray | None = None  # float64 [n]
     weight: np.ndarray | None = None  # float64 [n]
+    times: np.ndarray | None = None  # float64 [n], where labels come by time
     counts: dict[str, int] = field(default_factory=dict)  # values clipped, unseen, dropped
     next_sums: np.ndarray | None = None  # float64 [m, k], predictions of the next mini-batch
     dropped: np.ndarray | None = None  # int64, places of rows that are not among the n

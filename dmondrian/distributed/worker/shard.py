@@ -62,7 +62,7 @@ def learn_block(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step
     answer = BlockAnswer(first)
     if order.forecasts and forest.parameters.follows_stream:
         members: Any = forest
-        answer.shares = members.share_and_learn(*rows, n_threads=order.n_threads)
+        answer.shares = members.share_and_learn(*rows, order.n_threads, about.times)
         answer.ages = members.ages_noted
     elif order.forecasts:
         answer.total, answer.sampled = forecast_and_learn_all(
@@ -72,10 +72,10 @@ def learn_block(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step
     elif order.samples:
         answer.sampled = forecast_and_learn(forest, *rows, order.n_threads)
     else:
-        forest.update(*rows, n_threads=order.n_threads)
+        forest.update(*rows, n_threads=order.n_threads, times=about.times)
     if order.with_labels:
         answer.y, answer.weight, answer.counts = about.y, about.weight, dict(about.counts)
-        answer.dropped = about.dropped
+        answer.dropped, answer.times = about.dropped, about.times
     shard.answers[first] = answer
     shard.position = last
 

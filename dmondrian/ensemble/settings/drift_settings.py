@@ -9,7 +9,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from dmondrian.errors import CorruptError
+from dmondrian.ensemble.settings.label_period import Period, period_of
+from dmondrian.errors import CorruptError, ParameterError
 
 LARGEST_DELAY = 2**15  # then no tree but the oldest is older, and rows that wait are kept
 LARGEST_AGE = 40  # exponent
@@ -25,21 +26,45 @@ class DriftSettings:
     first, last : int
         Octaves of age that trees cover.
     delay : int
-        Rows whose labels come together.
+        Rows whose labels come together; not read where there is a ``period``.
     boosted : bool
         Whether members mix boosted sets beside trees: of two classes or more, or of numbers.
+    period : str or None
+        Time within which labels come together, in the words of a
+        :class:`dmondrian.ensemble.settings.label_period.Period`.
     """
 
     first: int = 5
     last: int = 15
     delay: int = 1
     boosted: bool = False
+    period: str | None = None
+
+    @classmethod
+    def of_delay(cls, delay: int | str, boosted: bool = False) -> DriftSettings:
+        """Return the settings of a delay in rows or, as text, in time.
+
+        Raises
+        ------
+        ParameterError
+            If a text is no length of time.
+        """
+        if isinstance(delay, str):
+            return cls(boosted=boosted, period=period_of(delay).in_words)
+        return cls(delay=int(delay), boosted=boosted)
+
+    @property
+    def length(self) -> Period | None:
+        """The time within which labels come together; None where they do by rows."""
+        return None if self.period is None else period_of(self.period)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a JSON-able dict."""
         values = dataclasses.asdict(self)
         if not self.boosted:  # as before there were any
             del values["boosted"]
+        if self.period is None:
+            del values["period"]
         return values
 
     @classmethod
@@ -51,10 +76,12 @@ class DriftSettings:
         CorruptError
             If they are none.
         """
-        names = [field.name for field in dataclasses.fields(cls) if field.name != "boosted"]
-        is_sound = isinstance(values, dict) and set(values) - {"boosted"} == set(names)
+        later = {"boosted", "period"}
+        names = [field.name for field in dataclasses.fields(cls) if field.name not in later]
+        is_sound = isinstance(values, dict) and set(values) - later == set(names)
         is_sound = is_sound and all(type(values[name]) is int for name in names)
         is_sound = is_sound and values.get("boosted", True) is True
+        is_sound = is_sound and _is_period(values.get("period", "1"))
         if (
             not is_sound
             or not _LEAST_AGE <= values["first"] <= values["last"] <= LARGEST_AGE
@@ -65,3 +92,11 @@ class DriftSettings:
                 f"their ranges; found {str(values)[:80]}"
             )
         return cls(**values)
+
+
+def _is_period(stored: Any) -> bool:
+    """Return whether it is the words of a period."""
+    try:
+        return isinstance(stored, str) and period_of(stored).in_words == stored
+    except ParameterError:
+        return False

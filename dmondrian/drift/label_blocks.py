@@ -1,0 +1,200 @@
+"""Blocks of rows whose labels come together: so many rows, or the rows of so much time.
+
+Blocks of time are counted from the time of the first row: row t is of block floor((T_t - T_0) / D),
+D the delay. A row whose block is over, since one of a later block came before it, is of the open
+one, where its label is known with those of the others; it is counted as late. A block ends when
+the first row of a later one comes, one of rows after its last row. What depends on the rows of a
+block, such as how far weights move by one, takes those of the last full one.
+
+Relies on nothing that learns. Promises a pure function of the rows in order, whatever the cuts
+between calls.
+
+Shapes: n rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dmondrian._text.wording import counted
+from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
+from dmondrian.errors import CorruptError, DataError, ParameterError
+
+_LARGEST_NUMBER = 2**53
+
+
+class Clock(NamedTuple):
+    """How far a stream has come in blocks of time."""
+
+    first: float | None = None  # time of its first row
+    block: int = 0  # number of the open block
+    n_rows: int = 0  # of the open block, so far
+    n_before: int = 1  # of the last full one; 1 while there is none
+    n_late: int = 0  # that came when their block was over
+
+
+class Block(NamedTuple):
+    """Rows that come next, of one block."""
+
+    rows: slice
+    is_after_end: bool  # the block before them ends as they come
+    is_end: bool  # theirs ends with them
+
+
+class LabelBlocks:
+    """Where a stream is in its blocks.
+
+    Parameters
+    ----------
+    settings : DriftSettings
+
+    Attributes
+    ----------
+    clock : Clock
+        Of blocks of time.
+    """
+
+    def __init__(self, settings: DriftSettings) -> None:
+        self._delay, self._period, self.clock = settings.delay, settings.length, Clock()
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether blocks are of time."""
+        return self._period is not None
+
+    @property
+    def delay(self) -> int:
+        """Rows of a block; of blocks of time those of the last full one."""
+        return self.clock.n_before if self.is_timed else self._delay
+
+    def n_waiting(self, n_rows: int) -> int:
+        """Return how many of the ``n_rows`` that came are of a block that has not ended."""
+        return self.clock.n_rows if self.is_timed else n_rows % self._delay
+
+    def check(self, times: np.ndarray | None, n: int) -> None:
+        """Refuse rows that lack times, or have some, or are too many of one block.
+
+        Parameters
+        ----------
+        times : float64 [n] or None
+            Of the rows of positive weight that come next.
+        n : int
+        """
+        if self._period is None:
+            if times is not None:
+                raise ParameterError(
+                    f"times go with a delay that is a time: delay={self._delay} counts rows; give "
+                    'delay as text, such as "7 days", or leave out the times'
+                )
+            return
+        words = self._period.in_words
+        if times is None:
+            raise ParameterError(
+                f'delay="{words}" needs the time of each row, and rows came without: give times'
+            )
+        if times.shape != (n,) or not np.isfinite(times).all():
+            raise DataError(f"times should be {n} finite numbers, one a row")
+        for block in self.cut(0, n, times):
+            size = block.rows.stop - block.rows.start
+            size += 0 if block.is_after_end or block.rows.start else self.clock.n_rows
+            if size > LARGEST_DELAY:
+                raise DataError(
+                    f"{counted(size, 'row')} came within {words}, and rows whose labels come "
+                    f"together wait until then, at most {LARGEST_DELAY:,}: give a shorter delay, "
+                    "or one in rows"
+                )
+
+    def cut(self, position: int, n: int, times: np.ndarray | None) -> Iterator[Block]:
+        """Yield the blocks of ``n`` rows from row ``position`` on; where each has one row, as one.
+
+        ``times`` float64 [n] are those of the rows, where blocks are of time.
+        """
+        if times is not None and self.is_timed:
+            yield from self._cut_by_time(times)
+            return
+        start, delay = 0, self._delay
+        while start < n:
+            stop = n if delay == 1 else min(n, start + delay - (position + start) % delay)
+            yield Block(slice(start, stop), False, (position + stop) % delay == 0)
+            start = stop
+
+    def _cut_by_time(self, times: np.ndarray) -> Iterator[Block]:
+        own = self._numbers(times)
+        numbers = np.maximum.accumulate(np.concatenate([[self.clock.block], own]))
+        begins = np.flatnonzero(np.diff(numbers)).tolist()  # rows
+        starts = begins if begins[:1] == [0] else [0, *begins]
+        for start, stop in zip(starts, [*starts[1:], len(times)], strict=True):
+            if start < stop:
+                yield Block(slice(start, stop), start > 0 or starts is begins, False)
+
+    def _numbers(self, times: np.ndarray) -> np.ndarray:
+        """Return the number of the block of each time, float64 [n], whole."""
+        assert self._period is not None  # as documented of those who ask
+        if not len(times):
+            return times
+        first = times[0] if self.clock.first is None else self.clock.first
+        with np.errstate(all="ignore"):
+            found = np.floor_divide(times - first, self._period.length)
+        if not (np.abs(found) < _LARGEST_NUMBER).all():
+            raise DataError(
+                f"times between {times.min():g} and {times.max():g} are too far apart for a delay "
+                f"of {self._period.in_words}"
+            )
+        return found
+
+    def take(self, times: np.ndarray | None) -> None:
+        """Count rows, at least one, of one block; the one before has ended if it is another."""
+        if times is None or not self.is_timed:
+            return
+        own, clock = self._numbers(times), self.clock
+        number = max(clock.block, int(own[0]))
+        self.clock = Clock(
+            float(times[0]) if clock.first is None else clock.first,
+            number,
+            clock.n_rows + len(own),
+            clock.n_before,
+            clock.n_late + int(np.count_nonzero(own < number)),
+        )
+
+    def end(self) -> None:
+        """Count a block as full."""
+        if self.is_timed:
+            self.clock = self.clock._replace(n_rows=0, n_before=self.clock.n_rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry "clock" of a state; none where blocks are of rows."""
+        return {"clock": list(self.clock)} if self.is_timed else {}
+
+    def take_json(self, stored: dict[str, Any], n_rows: int) -> None:
+        """Take over what :meth:`to_json` wrote after ``n_rows`` rows.
+
+        Raises
+        ------
+        CorruptError
+            If it is no clock of so many rows, or one is there and should not be.
+        """
+        found = stored.get("clock")
+        if found is None and not self.is_timed:
+            return
+        fields = found if isinstance(found, list) else []
+        is_sound = self.is_timed and len(fields) == len(Clock._fields)
+        if is_sound:
+            first, *counts = fields
+            clock, is_new = Clock(first, *counts), first is None
+            is_sound = is_new or (isinstance(first, float) and bool(np.isfinite(first)))
+            is_sound = is_sound and all(type(n) is int and 0 <= n <= 2**53 for n in counts)
+        if is_sound:
+            n_full = n_rows - clock.n_rows
+            is_sound = (clock.n_rows > 0) == (n_rows > 0) and 0 <= clock.n_late < max(n_rows, 1)
+            is_sound = is_sound and is_new == (n_rows == 0) and clock.n_rows <= LARGEST_DELAY
+            is_sound = is_sound and 1 <= clock.n_before <= max(n_full, 1) and n_full >= 0
+            is_sound = is_sound and (clock.block > 0) == (n_full > 0)
+        if not is_sound:
+            raise CorruptError(
+                f"blocks of time after {n_rows} rows should be {list(Clock._fields)}, found "
+                f"{str(found)[:80]}"
+            )
+        self.clock = clock

@@ -1,0 +1,110 @@
+"""Validation of the times of rows, by which labels come with a delay that is a time.
+
+Relies on NumPy alone. Promises microseconds since 1970 in UTC, or the numbers themselves; a time
+without a zone is taken as UTC.
+
+Shapes: n rows.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import numpy as np
+
+from dmondrian.ensemble.settings.label_period import Period
+from dmondrian.errors import DataError, ParameterError
+
+_EPOCH = datetime.datetime(1970, 1, 1)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+def checked_times(times: Any, n: int, period: Period) -> np.ndarray:
+    """Return times as float64 [n], in the units of a period.
+
+    Parameters
+    ----------
+    times : array-like of shape (n,)
+        datetime64, datetimes or dates for a period of dates; numbers for one of numbers.
+    n : int
+    period : Period
+        The delay.
+
+    Raises
+    ------
+    ParameterError
+        If they are of the other kind than the delay.
+    DataError
+        If there is not one for each row, or one is missing.
+    """
+    given = _as_array(times)
+    if given.shape != (n,):
+        raise DataError(f"times.shape == {given.shape}, expected {(n,)}: one time per row")
+    if given.dtype.kind == "O":
+        given = _of_objects(given)
+    if given.dtype.kind not in "Miuf":
+        raise ParameterError(
+            f"times of dtype {given.dtype} are neither dates nor numbers: convert texts to "
+            'datetime64 (np.array(times, "datetime64[us]") or pandas.to_datetime)'
+        )
+    is_dated = given.dtype.kind == "M"
+    if is_dated != period.is_dated:
+        raise ParameterError(
+            f'delay="{period.in_words}" is a length of time, and times are numbers: give times as '
+            'datetime64, or the delay in the units of the numbers, as text, such as "500"'
+            if period.is_dated
+            else f'delay="{period.in_words}" is in units of numbers, and times are dates: give '
+            'delay with a unit, such as "7 days"'
+        )
+    missing = np.isnat(given) if is_dated else ~np.isfinite(given)
+    if missing.any():
+        row = int(np.argmax(missing))
+        raise DataError(f"times[{row}] is {given[row]}: expected a time for each row")
+    return microseconds_of(given) if is_dated else given.astype(np.float64)
+
+
+def _as_array(times: Any) -> np.ndarray:
+    """Return an array; of a column of a data frame with a time zone, its times in UTC."""
+    if getattr(getattr(times, "dtype", None), "tz", None) is not None:
+        return np.asarray(times, "datetime64[us]")
+    return np.asarray(times)
+
+
+def _of_objects(given: np.ndarray) -> np.ndarray:
+    """Return datetimes and dates as datetime64, with zones in UTC; other objects as they are."""
+    found = np.empty(len(given), "datetime64[us]")
+    zones = set()
+    for i, value in enumerate(given.tolist()):
+        if value is None or value != value:  # NaT
+            raise DataError(f"times[{i}] is missing: expected a time for each row")
+        if isinstance(value, np.datetime64):
+            value = value.astype("datetime64[us]").item()
+        elif isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+            value = datetime.datetime(value.year, value.month, value.day)
+        if not isinstance(value, datetime.datetime):
+            return given
+        zones.add(value.tzinfo is not None)
+        if value.tzinfo is not None:
+            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+        found[i] = np.datetime64((value - _EPOCH) // _MICROSECOND, "us")
+    if len(zones) > 1:
+        raise DataError("some times have a time zone and others have none: give all of them one")
+    return found
+
+
+def microseconds_of(times: np.ndarray) -> np.ndarray:
+    """Return datetime64 [n], none of them NaT, as float64 microseconds since 1970.
+
+    Raises
+    ------
+    DataError
+        If they are too far from 1970 to be counted.
+    """
+    whole = times.astype("datetime64[us]")
+    unit = np.datetime_data(times.dtype)[0]
+    if unit in ("Y", "M", "W", "D", "h", "m", "s", "ms") and (
+        (whole.astype(times.dtype) != times).any()
+    ):
+        raise DataError(f"a time is more than 290,000 years from 1970: {times.max()}")
+    return whole.astype(np.int64).astype(np.float64)
