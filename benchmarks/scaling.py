@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--units", type=int, nargs=2, default=[10, 60])
     parser.add_argument("--trees", type=int, default=0, help="0: one a shard")
     parser.add_argument("--unit-rows", type=int, default=100)
-    parser.add_argument("--window", type=int, default=4)
+    parser.add_argument("--window", type=int, help="by default as in runs")
     parser.add_argument("--orders", default="bundles", help="what is measured, for the table")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--work", help=argparse.SUPPRESS)

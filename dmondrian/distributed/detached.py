@@ -41,7 +41,7 @@ class Job:
     run_options: Mapping[str, Any]
     plan_options: Mapping[str, Any]
     checkpoint_every: str | int | None
-    window: int
+    window: int | None
     score: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of `score`
 
 
@@ -56,7 +56,7 @@ def submit(
     first_tree: int = 0,
     checkpoint_every: str | int | None = "auto",
     progressive: bool = True,
-    window: int = 4,
+    window: int | None = None,
     score: Mapping[str, Any] | None = None,
     **plan_options: Any,
 ) -> str:

@@ -39,7 +39,7 @@ def grow(
     client: Client | None = None,
     n_shards: int | None = None,
     checkpoint_every: str | int | None = "auto",
-    window: int = 4,
+    window: int | None = None,
     progress: Listener | bool | None = None,
     n_workers: int | None = None,
     threads: int | None = None,

@@ -64,7 +64,7 @@ class AttemptOptions:
 
 
 def attempt_options(
-    checkpoint_every: str | int | None, window: int, progress: Listener | bool | None
+    checkpoint_every: str | int | None, window: int | None, progress: Listener | bool | None
 ) -> AttemptOptions:
     """Return checked options.
 
@@ -73,9 +73,12 @@ def attempt_options(
     ParameterError
     """
     interval = parse_every(checkpoint_every)
+    if window is None:
+        return AttemptOptions(interval, Limits(), listener(progress))
     if isinstance(window, bool) or not isinstance(window, int) or window < 1:
         raise ParameterError(f"window is {window!r}; expected an integer of at least 1")
-    return AttemptOptions(interval, replace(Limits(), window=window), listener(progress))
+    limits = replace(Limits(), window=window, widest=window)
+    return AttemptOptions(interval, limits, listener(progress))
 
 
 def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], Client]) -> Attempt:

@@ -135,7 +135,7 @@ class Coordinator:
         self._stop: int | None = None  # unit after which to stop; -1 before the first
         self._generation = 0  # of steps: after `hold` workers begin none of an earlier one
         most_rows = max((unit.rows for unit in self._units), default=0)
-        self._sizes = OrderSizes(8 * ledger.forecast_width * most_rows)
+        self._sizes = OrderSizes(8 * ledger.forecast_width * most_rows, len(self._states))
         self._speed = Speed(self.settled)
         self._interrupts: Interrupts | None = None  # set while it drives
 
@@ -395,8 +395,11 @@ class Coordinator:
 
     def _step(self, states: list[ShardState]) -> None:
         """Have restored shards of one worker learn the next units."""
+        if not states or states[0].address is None:
+            return
         last = len(self._units) - 1 if self._stop is None else self._stop
-        limit = min(self._ledger.settled + self._limits.window, last + 1)
+        window = self._window(states[0].address)
+        limit = min(self._ledger.settled + window, last + 1)
         while free := [t for t in states if len(t.pending) < self._limits.depth]:
             free = [t for t in free if t.sent < limit and self._ledger.can_learn(t.sent)]
             if not free:
@@ -406,24 +409,32 @@ class Coordinator:
             unfit = self._marks if not is_saving else range(first + 1, limit)
             free = [state for state in free if state.sent not in unfit]
             free.sort(key=lambda state: (state.sent, state.shard))
-            if not self._step_together(free, is_saving, limit):
+            if not self._step_together(free, is_saving, limit, window // self._limits.depth):
                 break
         if self._stop is not None and self._ledger.settled == self._stop + 1:
             late = [t for t in states if not t.pending and t.base < t.done]
             for state in late:
                 self._submit_steps([(state, self._stop)])
 
-    def _step_together(self, states: list[ShardState], is_saving: bool, limit: int) -> bool:
+    def _window(self, address: str) -> int:
+        """Return how many units the shards of a worker may be ahead of the last settled one."""
+        held, workers = self._places.by_worker[address], self._workers.threads
+        threads = max(1, workers.get(address, 1))
+        return self._sizes.window(address, len(held), threads, len(workers), self._limits)
+
+    def _step_together(
+        self, states: list[ShardState], is_saving: bool, limit: int, most_units: int
+    ) -> bool:
         """Send the next steps of shards of one worker; return whether it took some.
 
-        They are sent in as few bundles as are answered soon.
+        They are sent in as few bundles as are answered soon, each of at most `most_units` units:
+        half of the window, so that one bundle is queued at the worker while another runs.
         """
         address = states[0].address
         assert address is not None
         threads = max(1, self._workers.threads.get(address, 1))
         n_steps = self._sizes.steps(address, is_saving, threads, len(self._workers.threads))
-        # Half of the window, so that one bundle is queued at the worker while another runs.
-        n_units = max(1, min(n_steps // len(states), self._limits.window // self._limits.depth))
+        n_units = max(1, min(n_steps // len(states), most_units))
         is_sent = False
         for first in range(0, len(states), n_steps):
             steps: list[tuple[ShardState, int]] = []

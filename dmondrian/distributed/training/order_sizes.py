@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dmondrian.distributed.training.shard_state import Limits
 from dmondrian.distributed.worker.messages import OK, Answer
 
 ORDER_SECONDS = 1.0
@@ -22,6 +23,9 @@ ORDERS_PER_SECOND = 30.0
 ORDER_BYTES = 64 << 20
 """Most forecasts that a bundle returns, unless one step has more."""
 
+WINDOW_BYTES = 256 << 20
+"""Most forecasts of all shards that are not settled, unless a few units have more."""
+
 
 class OrderSizes:
     """Steps of a bundle for each worker, by the times of its latest steps.
@@ -30,10 +34,13 @@ class OrderSizes:
     ----------
     step_bytes : int
         Most forecasts that a step returns.
+    n_shards : int
+        Of the run.
     """
 
-    def __init__(self, step_bytes: int) -> None:
+    def __init__(self, step_bytes: int, n_shards: int) -> None:
         self._most = max(1, ORDER_BYTES // max(1, step_bytes))
+        self._most_units = max(1, WINDOW_BYTES // max(1, step_bytes * n_shards))
         self._seconds: dict[tuple[str, bool], float] = {}  # by worker and whether the step saves
 
     def note(self, answers: Iterable[Answer]) -> None:
@@ -54,5 +61,30 @@ class OrderSizes:
         seconds = self._seconds.get((address, is_saving))
         if seconds is None:
             return max(1, min(threads, self._most))
-        wanted = max(ORDER_SECONDS, n_workers / ORDERS_PER_SECOND)
+        wanted = _seconds_of_order(n_workers)
         return max(1, min(self._most, int(wanted * threads / max(seconds, 1e-9))))
+
+    def window(
+        self, address: str, n_shards: int, threads: int, n_workers: int, limits: Limits
+    ) -> int:
+        """Return how many units the shards of a worker may be ahead of the last settled one.
+
+        Parameters
+        ----------
+        address : str
+        n_shards, threads : int
+            Of this worker.
+        n_workers : int
+        limits : Limits
+            The least and the greatest window, and the number of orders that should fit in.
+        """
+        seconds = self._seconds.get((address, False))
+        if seconds is None:
+            return limits.window
+        in_order = _seconds_of_order(n_workers) * threads / max(seconds * n_shards, 1e-9)
+        units = min(limits.widest, self._most_units, int(limits.depth * in_order))
+        return max(limits.window, units)
+
+
+def _seconds_of_order(n_workers: int) -> float:
+    return max(ORDER_SECONDS, n_workers / ORDERS_PER_SECOND)

@@ -29,6 +29,7 @@ class Limits:
     """Limits of a run; none of them changes a forest."""
 
     window: int = 4  # units that shards may be ahead of the last settled one
+    widest: int = 16  # the same where units take a short time, and their forecasts little memory
     depth: int = 2  # pending orders of a shard: one runs, one is queued at the worker
     lost_workers: int = 8  # workers that a shard may lose in a row without progress; those that
     # the cluster retired do not count

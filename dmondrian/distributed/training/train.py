@@ -82,7 +82,7 @@ def train(
     first_tree: int = 0,
     checkpoint_every: str | int | None = "auto",
     progressive: bool = True,
-    window: int = 4,
+    window: int | None = None,
     progress: Listener | bool | None = None,
     n_workers: int | None = None,
     threads: int | None = None,
@@ -130,8 +130,9 @@ def train(
         Regressors with ``aggregation="hierarchy"`` forecast in slices, and trees that choose their
         lifetime do so between slices, of up to 4,096 rows, which end at fixed positions of the
         stream and where row groups do; the Mondrian kernel forecasts mini-batches.
-    window : int
-        Steps that the fastest shard may be ahead of the slowest.
+    window : int or None
+        Steps that the fastest shard may be ahead of the slowest; by default 4, and up to 16 while
+        they take a short time and their forecasts little memory.
     progress : callable, bool or None
         Called with :class:`Progress` about once a second; True shows a bar in a notebook, and
         elsewhere writes lines to stderr.
