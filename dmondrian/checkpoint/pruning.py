@@ -68,6 +68,50 @@ def prune(run: Run, keep: int, dry_run: bool = False) -> list[Pruned]:
         return [_prune(one, kept, not dry_run) for one, kept in _keep(run, keep)]
 
 
+LEAST = 2
+"""Fewest checkpoints that a run in work keeps: the newest may turn out to be damaged."""
+
+
+def prune_while_training(run: Run, position: int, keep: int, needed: Iterable[str]) -> list[int]:
+    """Delete checkpoints but the newest, for whoever trains the run and holds its lease.
+
+    Those after `position` are not counted and stay, as do blobs that no checkpoint names: some may
+    be of the next one.
+
+    Parameters
+    ----------
+    run : Run
+        Without parts.
+    position : int
+        The newest checkpoint.
+    keep : int
+        How many stay, this one counted.
+    needed : iterable of str
+        Digests of other blobs that stay.
+
+    Returns
+    -------
+    list of int
+        Positions of those deleted; none if one that stays cannot be read, as what it needs is not
+        known then.
+    """
+    everything = run.manifests()
+    old = [p for p in everything if p <= position][:-keep]
+    named: dict[int, set[str]] = {}
+    for one in everything if old else ():
+        try:
+            named[one] = _named(run, [one])
+        except CorruptError:
+            if one not in old:
+                return []
+    old = [one for one in old if one in named]
+    stay = {f"{BLOBS}/{digest}" for digest in needed}
+    stay = stay.union(*(names for one, names in named.items() if one not in old))
+    run.store.delete(manifest_name(one) for one in old)
+    run.store.delete(sorted(set().union(*(named[one] for one in old)) - stay))
+    return old
+
+
 def _keep(run: Run, keep: int) -> list[tuple[Run, set[int]]]:
     """Return the run and its parts, each with the positions to keep."""
     everything = [run, *parts_of(run)]

@@ -59,6 +59,7 @@ TABLES: dict[str, dict[str, Key]] = {
     "run": {
         "path": Key("string", "run folder or URL: checkpoints and the model", required=True),
         "checkpoint_every": Key("string", '"auto", or such as "100000 rows" or "5 min"'),
+        "keep": Key("integer", "newest checkpoints to keep; by default all", minimum=2),
         "n_shards": Key("integer", "parts the forest is cut into, fixed for the run", minimum=1),
         "first_tree": Key(
             "integer", "number of the first tree, for runs that will be merged", minimum=0

@@ -42,6 +42,7 @@ class Job:
     plan_options: Mapping[str, Any]
     checkpoint_every: str | int | None
     window: int | None
+    keep: int | None = None
     score: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of `score`
 
 
@@ -56,6 +57,7 @@ def submit(
     first_tree: int = 0,
     checkpoint_every: str | int | None = "auto",
     progressive: bool = True,
+    keep: int | None = None,
     window: int | None = None,
     score: Mapping[str, Any] | None = None,
     **plan_options: Any,
@@ -64,7 +66,7 @@ def submit(
 
     Parameters
     ----------
-    estimator, data, target, run, n_shards, first_tree, checkpoint_every, progressive, window
+    estimator, data, target, run, n_shards, first_tree, checkpoint_every, progressive, keep, window
         As in :func:`dmondrian.distributed.train`; data, run and where scores go must be reachable
         from here and from the workers. Files only: Dask collections end with their client.
     client : Client
@@ -90,7 +92,7 @@ def submit(
     if is_dask(data):
         raise ParameterError("a detached job reads Parquet; write the collection first")
     check_paths(data, IN_MEMORY)
-    attempt_options(checkpoint_every, window, None)
+    attempt_options(checkpoint_every, window, None, keep)
     if score:
         check_score_options(score)
     url = open_store(run).url
@@ -101,7 +103,7 @@ def submit(
         id_ = jobs.hand_over(open_store(url))
         job = Job(
             id_, url, estimator, data, target, run_options, plan_options, checkpoint_every, window,
-            dict(score or {}),
+            keep, dict(score or {}),
         )  # fmt: skip
         future = client.submit(conduct, job, key=f"dmondrian-job-{job.id}", pure=False)
         fire_and_forget(future)
@@ -124,7 +126,8 @@ def conduct(job: Job) -> None:
 
 
 def _conduct(job: Job, store: Store, client: Client) -> None:
-    options = replace(attempt_options(job.checkpoint_every, job.window, None), job=job.id)
+    options = attempt_options(job.checkpoint_every, job.window, None, job.keep)
+    options = replace(options, job=job.id)
     _obey(store, job)
     run, plan = prepare_run(
         job.estimator, job.data, job.target, job.run, dict(job.run_options), dict(job.plan_options)

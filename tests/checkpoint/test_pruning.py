@@ -8,7 +8,7 @@ import pytest
 
 from dmondrian.checkpoint import Lease, Run, lease
 from dmondrian.checkpoint.parts import part_url, pieces
-from dmondrian.checkpoint.pruning import prune
+from dmondrian.checkpoint.pruning import prune, prune_while_training
 from dmondrian.errors import CorruptError, FencedError, ParameterError
 from tests.checkpoint.run_folders import ASKED, blob_of, commit, file_of
 
@@ -106,3 +106,36 @@ def test_parts_keep_the_positions_they_share_with_the_run(run: Run) -> None:
 def test_keeping_nothing_is_refused(run: Run, keep: object, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="keep"):
         prune(run, keep=keep)  # type: ignore[arg-type]  # that is the point
+
+
+def test_a_run_in_work_deletes_what_is_older_and_nothing_of_the_next_checkpoint(run: Run) -> None:
+    before = names(run)
+    coming = run.put_blob(b"of the next checkpoint")  # which no manifest names yet
+    first = run.manifest(10).shards
+    assert prune_while_training(run, 30, 3, []) == []
+    assert names(run) == {*before, f"blobs/{coming}"}
+    needed = first[0]["digest"]
+    assert prune_while_training(run, 30, 2, [needed]) == [10]
+    gone = {f"blobs/{shard['digest']}" for shard in first.values()} - {f"blobs/{needed}"}
+    assert names(run) == {*before, f"blobs/{coming}"} - gone - {"manifests/000000000010.json"}
+    for position in (20, 30):
+        run.manifest(position, verify=True)
+
+
+def test_a_later_checkpoint_that_was_passed_over_does_not_count(run: Run) -> None:
+    assert prune_while_training(run, 20, 2, []) == []
+    assert run.manifests() == [10, 20, 30]
+    commit(run, 25, 20)
+    assert prune_while_training(run, 25, 2, []) == [10]
+    assert run.manifests() == [20, 25, 30]
+
+
+def test_a_run_in_work_deletes_nothing_if_it_cannot_know_what_is_needed(run: Run) -> None:
+    file_of(run, 30).write_bytes(b"{}")
+    before = names(run)
+    commit(run, 40, 20)
+    assert prune_while_training(run, 40, 2, []) == []
+    assert before < names(run)
+    commit(run, 50, 40)
+    assert prune_while_training(run, 50, 2, []) == [10, 20]  # the damaged one is old, and stays
+    assert run.manifests() == [30, 40, 50]

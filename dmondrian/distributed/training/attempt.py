@@ -20,6 +20,7 @@ from typing import Any
 from distributed import Client
 
 from dmondrian.checkpoint import Lease, Manifest, Run
+from dmondrian.checkpoint.pruning import LEAST
 from dmondrian.data import Plan, places_of
 from dmondrian.distributed.cluster.client import warm
 from dmondrian.distributed.cluster.events import Events
@@ -61,10 +62,14 @@ class AttemptOptions:
     limits: Limits = field(default_factory=Limits)
     listener: Listener | None = None
     job: str | None = None  # see `Lease.take`
+    keep: int | None = None  # newest checkpoints that are kept; None for all
 
 
 def attempt_options(
-    checkpoint_every: str | int | None, window: int | None, progress: Listener | bool | None
+    checkpoint_every: str | int | None,
+    window: int | None,
+    progress: Listener | bool | None,
+    keep: int | None = None,
 ) -> AttemptOptions:
     """Return checked options.
 
@@ -73,12 +78,14 @@ def attempt_options(
     ParameterError
     """
     interval = parse_every(checkpoint_every)
+    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < LEAST):
+        raise ParameterError(f"keep is {keep!r}; expected an integer of at least {LEAST}, or None")
     if window is None:
-        return AttemptOptions(interval, Limits(), listener(progress))
+        return AttemptOptions(interval, Limits(), listener(progress), keep=keep)
     if isinstance(window, bool) or not isinstance(window, int) or window < 1:
         raise ParameterError(f"window is {window!r}; expected an integer of at least 1")
     limits = replace(Limits(), window=window, widest=window)
-    return AttemptOptions(interval, limits, listener(progress))
+    return AttemptOptions(interval, limits, listener(progress), keep=keep)
 
 
 def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], Client]) -> Attempt:
@@ -264,7 +271,7 @@ class Attempt:
             return Coordinator(
                 client, self.run, self.ledger, self.options.interval, self.plan, manifest,
                 self.options.limits, ProgressReporter(listen), lease, events,
-                lambda: _equip(client),
+                lambda: _equip(client), self.options.keep,
             )  # fmt: skip
 
         coordinator = begin()

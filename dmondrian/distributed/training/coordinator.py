@@ -9,6 +9,7 @@ retried a bounded number of times; that no wait is unbounded; and that none of i
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from distributed import Client
 
 from dmondrian import errors
 from dmondrian.checkpoint import Lease, Manifest, Run
+from dmondrian.checkpoint.pruning import prune_while_training
 from dmondrian.checkpoint.summary import Summary, total
 from dmondrian.data import Plan
 from dmondrian.distributed.cluster.code_version import code_digest
@@ -53,7 +55,9 @@ from dmondrian.distributed.worker.messages import (
 from dmondrian.distributed.worker.tasks import forget, hold, restore, step
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.ensemble.settings.stored_parameters import learns_jointly
-from dmondrian.errors import ClusterError, CorruptError
+from dmondrian.errors import ClusterError, CorruptError, StoreError
+
+_log = logging.getLogger("dmondrian")
 
 _TICK = 0.25  # longest wait for an answer, in seconds
 _HOLD_SECONDS = 5.0  # for workers to return the final positions of their shards
@@ -86,6 +90,8 @@ class Coordinator:
         Receives lost workers, failures and recoveries.
     equip : callable
         Registers the worker plugin; called again after the scheduler was replaced.
+    keep : int or None
+        Newest checkpoints that are kept; None for all.
     """
 
     def __init__(
@@ -101,6 +107,7 @@ class Coordinator:
         lease: Lease,
         events: Events,
         equip: Callable[[], None],
+        keep: int | None = None,
     ) -> None:
         self.attempt = uuid.uuid4().hex
         self.manifest = manifest
@@ -125,7 +132,7 @@ class Coordinator:
         self._sent: dict[str, dict[str, SentBundle]] = {}  # pending orders, by worker and key
         self._workers = Workers(client)
         self._lost_workers = LostWorkers(self._workers, self._states, self._row, events)
-        self._equip = equip
+        self._equip, self._keep = equip, keep
         self._results = ResultQueue(client)  # contexts: `SentBundle`
         self._last_answer: dict[str, float] = {}  # by worker: monotonic seconds
         self._marks = {u.index for u in self._units if interval.is_due(u)}
@@ -674,6 +681,12 @@ class Coordinator:
         )
         self.checkpoints += 1
         self.schedule.commit()
+        if self._keep is not None:
+            needed = [state.digest for state in self._states if state.digest is not None]
+            try:
+                prune_while_training(self._run, position, self._keep, needed)
+            except StoreError as error:  # the next commit tries again
+                _log.warning("old checkpoints of %s were not deleted: %s", self._run.url, error)
 
     def _release(self) -> None:
         """Release all tasks, and the shards that workers hold."""

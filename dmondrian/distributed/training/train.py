@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distributed import Client
@@ -82,6 +82,7 @@ def train(
     first_tree: int = 0,
     checkpoint_every: str | int | None = "auto",
     progressive: bool = True,
+    keep: int | None = None,
     window: int | None = None,
     progress: Listener | bool | None = None,
     n_workers: int | None = None,
@@ -130,6 +131,9 @@ def train(
         Regressors with ``aggregation="hierarchy"`` forecast in slices, and trees that choose their
         lifetime do so between slices, of up to 4,096 rows, which end at fixed positions of the
         stream and where row groups do; the Mondrian kernel forecasts mini-batches.
+    keep : int or None
+        How many of the newest checkpoints are kept, at least 2; None for all. A run that trees were
+        added to keeps all.
     window : int or None
         Steps that the fastest shard may be ahead of the slowest; by default 4, and up to 16 while
         they take a short time and their forecasts little memory.
@@ -162,7 +166,7 @@ def train(
     KeyboardInterrupt
         After Ctrl-C: the first stops at a checkpoint, the second at once.
     """
-    options = attempt_options(checkpoint_every, window, progress)
+    options = attempt_options(checkpoint_every, window, progress, keep)
     if not is_dask(data):
         check_paths(data, IN_MEMORY)
     url = open_store(run if run is not None else tempfile.mkdtemp(prefix="dmondrian-run-")).url
@@ -179,6 +183,8 @@ def bring_to_end(
     run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], Client]
 ) -> TrainedRun:
     """Finish a run and then its parts, over the same stream."""
+    if parts_of(run):  # checkpoints of run and parts are one model, at equal positions
+        options = replace(options, keep=None)
     attempts = [finish(one, plan, options, connect) for one in (run, *parts_of(run))]
     summary = dict(attempts[0].summary)
     for other in (attempt.summary for attempt in attempts[1:]):

@@ -324,6 +324,41 @@ def test_shards_are_by_default_as_many_as_trees_and_an_older_run_keeps_its_own(
         assert len(shards(fit("few", estimator=trees))) == 3
 
 
+@pytest.mark.usefixtures("talkative")
+def test_a_run_keeps_its_newest_checkpoints_and_can_go_on_from_each(
+    fit: Fit, undisturbed: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, seen = Run.commit, []
+
+    def note(self: Run, *about: Any, **more: Any) -> Any:
+        for position in self.manifests():
+            self.manifest(position, verify=True)  # whole at any moment
+        seen.append(self.manifests())
+        return commit(self, *about, **more)
+
+    monkeypatch.setattr(Run, "commit", note)
+    run = fit(keep=2)
+    opened = Run.open(run.run_url)
+    assert seen == [[], [1000], [1000, 2000], [2000, 3000], [3000, 4000], [4000, 5000]]
+    assert opened.manifests() == [5000, 6000]
+    assert digests(run) == digests(undisturbed)
+    assert run.metrics == undisturbed.metrics
+    blobs = {shard["digest"] for p in (5000, 6000) for shard in opened.manifest(p).shards.values()}
+    assert {path.name for path in Path(run.run_url, "blobs").iterdir()} == blobs
+    flip(Path(run.run_url, "blobs", digests(run)[1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        again = fit(keep=2)
+    assert again.summary["resumed_at"] == 5000
+    assert digests(again) == digests(undisturbed)
+
+
+@pytest.mark.parametrize("keep", [1, 0, True, 2.0])
+def test_fewer_than_two_checkpoints_are_refused(fit: Fit, keep: Any) -> None:
+    with pytest.raises(ParameterError, match="keep is"):
+        fit(keep=keep)
+
+
 def test_a_drawn_seed_is_kept_when_the_run_goes_on(fit: Fit, tmp_path: Path) -> None:
     first = fit(estimator=forest(random_state=None))
     expected = digests(first)
