@@ -442,12 +442,15 @@ class Coordinator:
         threads = max(1, self._workers.threads.get(address, 1))
         n_steps = self._sizes.steps(address, is_saving, threads, len(self._workers.threads))
         n_units = max(1, min(n_steps // len(states), most_units))
+        # Those that are behind catch up: none waits for an answer to what others learn later.
+        stop = min(limit, states[0].sent + n_units)
+        states = [state for state in states if state.sent < stop]
         is_sent = False
         for first in range(0, len(states), n_steps):
             steps: list[tuple[ShardState, int]] = []
             for state in states[first : first + n_steps]:
-                units = range(state.sent, min(limit, state.sent + n_units))
-                steps += [(state, unit) for unit in self._before_mark(units)]
+                units = self._before_mark(range(state.sent, stop))
+                steps += [(state, unit) for unit in units]
             if self._takes_more(address, len(steps), n_steps, threads):
                 self._submit_steps(sorted(steps, key=lambda pair: (pair[1], pair[0].shard)))
                 is_sent = True

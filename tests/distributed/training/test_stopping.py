@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.lease import ask_to_stop, holder_of
 from dmondrian.distributed import Progress, TrainedRun, score
 from dmondrian.distributed.cluster import workers
+from dmondrian.distributed.training import attempt
 from dmondrian.distributed.training.coordinator import Coordinator
+from dmondrian.distributed.training.shard_state import Limits
 from dmondrian.distributed.worker import tasks
 from dmondrian.distributed.worker.messages import Step
 from dmondrian.forest.forest import Forest
@@ -36,6 +39,12 @@ from tests.distributed.conftest import (
 )
 
 pytestmark = pytest.mark.usefixtures("talkative")
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window of four units: runs of twelve would be at their end before they are stopped."""
+    monkeypatch.setattr(attempt, "Limits", partial(Limits, widest=4))
 
 
 def interrupt() -> None:
