@@ -39,7 +39,7 @@ def test_it_builds_without_a_warning(tmp_path: Path) -> None:
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     monkeypatch.chdir(tmp_path)
-    exec(compile("".join(blocks), page.name, "exec"), {})
+    exec(compile("".join(blocks), page.name, "exec"), {"__name__": "__main__"})
 
 
 def test_each_page_is_in_the_index() -> None:

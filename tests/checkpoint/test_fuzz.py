@@ -142,7 +142,7 @@ def folder_of(path: Path) -> str:
     plan = make_plan(str(path / "data.parquet"), target="y")
     estimator = AMFClassifier(n_estimators=2, random_state=0)
     url = str(path / "run")
-    about = {**_about(estimator, plan, url), **_trees(estimator, 2, 2, 0, True)}
+    about = {**_about(estimator, plan, url), **_trees(estimator, 2, 0, True)}
     (path / "about.json").write_text(json.dumps(about))
     run = Run.create(url, about, plan.to_parquet())
     made = Forest(ForestParameters.from_json(about["parameters"]), range(2))

@@ -80,7 +80,7 @@ def follow(
     first_tree: int = 0,
     checkpoint_every: str | int | None = "auto",
     progressive: bool = True,
-    window: int = 4,
+    window: int | None = None,
     progress: Listener | bool | None = None,
     n_workers: int | None = None,
     threads: int | None = None,
