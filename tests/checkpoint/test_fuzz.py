@@ -291,7 +291,7 @@ def test_another_plan_in_the_folder_is_not_followed(folder: Path, tmp_path: Path
     other = folder_of(tmp_path)
     path = folder / "plan.parquet"
     before = path.read_bytes()
-    order: Any = SimpleNamespace(attempt="1", run=str(folder))
+    order: Any = SimpleNamespace(attempt="1", run=str(folder), floor=0)
     HeldRun(order)
     try:
         path.write_bytes((Path(other) / "plan.parquet").read_bytes())
