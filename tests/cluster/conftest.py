@@ -33,7 +33,7 @@ class Running:
     def overrides(self) -> list[str]:
         """The lines of a job file, as overrides of the train command."""
         keys = ("scheduler", "tls_ca", "tls_cert", "tls_key")
-        return [f"cluster.{key}={self.told[key]}" for key in keys]
+        return [f"cluster.{key}={self.reported[key]}" for key in keys]
 
 
 def start_cluster(*words: object) -> Running:
