@@ -2,9 +2,10 @@
 
 Relies on the package `deltalake` for the live files of a version, and on the JSON of the table's
 log for what came between two versions (:mod:`dmondrian.data.delta_log`). Promises that rows which
-the table has deleted are not read, that a row is in one file of those returned, and that partition
-columns have the types of the table; deletion vectors and columns with other names in the files
-(column mapping) are refused.
+the version does not have are not read, that a row is in one file of those returned, and that
+partition columns have the types of the table; deletion vectors and columns with other names in the
+files (column mapping) are refused. Of rows appended since a version, those that one commit deleted
+together with rows of that version are read: its new file has both, and the log does not part them.
 """
 
 from __future__ import annotations

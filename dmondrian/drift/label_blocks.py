@@ -104,8 +104,27 @@ class LabelBlocks:
                 raise DataError(
                     f"{counted(size, 'row')} came within {words}, and rows whose labels come "
                     f"together wait until then, at most {LARGEST_DELAY:,}: give a shorter delay, "
-                    "or one in rows"
+                    f"or one in rows{self._after_a_jump(times[block.rows])}"
                 )
+
+    def _after_a_jump(self, times: np.ndarray) -> str:
+        """Return a hint for rows before the block that is open, whose time may be wrong."""
+        begin, period = self.begin, self._period
+        if begin is None or period is None or not (times < begin).any():
+            return ""
+        latest = _in_words(times.max(), period.is_dated)
+        return (
+            f". A row opened the block of {_in_words(begin, period.is_dated)}, and those after it "
+            f"have earlier times, up to {latest}: if that time was wrong, train anew without it"
+        )
+
+    @property
+    def begin(self) -> float | None:
+        """Time at which the open block begins; None before any row."""
+        first = self.clock.first
+        if first is None or self._period is None:
+            return None
+        return first + self.clock.block * self._period.length
 
     def cut(self, position: int, n: int, times: np.ndarray | None) -> Iterator[Block]:
         """Yield the blocks of ``n`` rows from row ``position`` on; where each has one row, as one.
@@ -198,3 +217,8 @@ class LabelBlocks:
                 f"{str(found)[:80]}"
             )
         self.clock = clock
+
+
+def _in_words(time: float, is_dated: bool) -> str:
+    """Return a time for people: a date, or the number."""
+    return f"{np.datetime64(int(time), 'us')} UTC" if is_dated else f"{time:g}"

@@ -18,6 +18,7 @@ from dmondrian.errors import DataError, ParameterError
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _MICROSECOND = datetime.timedelta(microseconds=1)
+_WHOLE = 2**53  # whole numbers up to it are doubles
 
 
 def checked_times(times: Any, n: int, period: Period) -> np.ndarray:
@@ -61,6 +62,15 @@ def checked_times(times: Any, n: int, period: Period) -> np.ndarray:
     if missing.any():
         row = int(np.argmax(missing))
         raise DataError(f"times[{row}] is {given[row]}: expected a time for each row")
+    if (
+        given.dtype.kind in "iu"
+        and len(given)
+        and max(abs(int(given.min())), int(given.max())) > _WHOLE
+    ):
+        raise DataError(
+            f"times reach from {given.min()} to {given.max()}, and double precision has no whole "
+            "numbers beyond 2^53: subtract the first time from all"
+        )
     return microseconds_of(given) if is_dated else given.astype(np.float64)
 
 
@@ -76,7 +86,7 @@ def _of_objects(given: np.ndarray) -> np.ndarray:
     found = np.empty(len(given), "datetime64[us]")
     zones = set()
     for i, value in enumerate(given.tolist()):
-        if value is None or value != value:  # NaT
+        if _is_missing(value):
             raise DataError(f"times[{i}] is missing: expected a time for each row")
         if isinstance(value, np.datetime64):
             value = value.astype("datetime64[us]").item()
@@ -91,6 +101,14 @@ def _of_objects(given: np.ndarray) -> np.ndarray:
     if len(zones) > 1:
         raise DataError("some times have a time zone and others have none: give all of them one")
     return found
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether an object is None, NaT, NaN or pandas' NA, which is neither equal nor unequal."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:
+        return True
 
 
 def microseconds_of(times: np.ndarray) -> np.ndarray:

@@ -95,6 +95,9 @@ def test_rows_that_lack_times_or_are_too_many_are_refused(monkeypatch: pytest.Mo
     blocks.check(times[4:], 2)
     with pytest.raises(DataError, match="5 rows came within 10"):
         blocks.check(np.array([13.0, 14.0]), 2)
+    walked(blocks, np.array([990.0]), 4)  # a wrong time, and then the stream goes on
+    with pytest.raises(DataError, match=r"block of 990, .* earlier times, up to 25: if that time"):
+        blocks.check(np.array([21.0, 22.0, 25.0, 24.0]), 4)
 
 
 def test_a_clock_is_read_as_it_was_and_no_other_one() -> None:

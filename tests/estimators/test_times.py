@@ -16,7 +16,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dmondrian import AMFClassifier, AMFRegressor, load
+from dmondrian.ensemble.settings.label_period import period_of
 from dmondrian.errors import DataError, ParameterError
+from dmondrian.estimators.row_times import checked_times
 from tests.drift.streams import CUTS, switching
 
 N = 450
@@ -117,6 +119,7 @@ def test_bad_times_are_refused_before_a_row_is_learned() -> None:
         (nat, DataError, r"times\[1\] is NaT"),
         (pd.Series(nat), DataError, r"times\[1\] is NaT"),
         ([naive, None, naive], DataError, r"times\[1\] is missing"),
+        ([naive, pd.NA, naive], DataError, r"times\[1\] is missing"),
         ([naive, aware, naive], DataError, "some times have a time zone and others have none"),
         ([1, 2, 3], ParameterError, "is a length of time, and times are numbers"),
         (["2024-02-01"] * 3, ParameterError, "neither dates nor numbers: convert texts"),
@@ -128,6 +131,9 @@ def test_bad_times_are_refused_before_a_row_is_learned() -> None:
             model.partial_fit(*rows, times=times)
     with pytest.raises(DataError, match="not among"):
         model.partial_fit(X[:1], [5], times=DAYS[:1])
+    for one in (2**62, -(2**62)):
+        with pytest.raises(DataError, match=r"beyond 2\^53: subtract the first time"):
+            checked_times(np.array([0, one, 1]), 3, period_of("500"))
     assert pickle.dumps(model.forest_.state()) == before
     assert "_times" not in vars(model)
     with pytest.raises(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dmondrian.errors import ParameterError
 
 _UNITS = {
-    "microsecond": (1.0, ("us", "µs")),
+    "microsecond": (1.0, ("us", "\u00b5s", "\u03bcs")),
     "millisecond": (1e3, ("ms",)),
     "second": (1e6, ("s", "sec", "secs")),
     "minute": (6e7, ("min", "mins")),

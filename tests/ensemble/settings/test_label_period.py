@@ -22,6 +22,7 @@ from dmondrian.errors import CorruptError, ParameterError
         ("1.5 hours", 5.4e9, "1.5 hours"),
         ("30min", 1.8e9, "30 minutes"),
         (" 90 s ", 9e7, "90 seconds"),
+        ("7 \u03bcs", 7.0, "7 microseconds"),
         ("2 weeks", 1.2096e12, "2 weeks"),
         ("1500 ms", 1.5e6, "1500 milliseconds"),
         ("1 us", 1.0, "1 microsecond"),
