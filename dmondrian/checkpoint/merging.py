@@ -109,6 +109,8 @@ def _fill(
     """Give a run the stream of its sources, and their shards at a position."""
     stream = sources[0].stream
     for before, digest in pairwise(stream.digests()):
+        if digest in merged.stream.digests():
+            continue  # of a merge before; the run may have been continued since
         merged.stream.lead_to(str(digest), stream.read(digest), [str(before)])
     merged.stream.note_places(stream.places()[1])
     saved = {}

@@ -8,10 +8,10 @@
     places.json               where the run was, and where its files are, when it was last used;
                               which files that were learned were gone or changed then
 
-Relies on one writer at a time (see `lease`), who replaces a link only while no checkpoint lies
-behind the plan before it. Promises that the plans are a chain at any moment, so that a checkpoint
-of any of them is a checkpoint of the newest. Whether one plan really begins with the other is for
-the caller to know.
+Relies on one writer at a time (see `lease`). Promises that the plans are a chain at any moment, so
+that a checkpoint of any of them is a checkpoint of the newest; that a link is replaced only while
+no checkpoint lies behind it. Whether one plan really begins with the other is for the caller to
+know.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from dmondrian.checkpoint import document
-from dmondrian.checkpoint.manifest import is_digest
-from dmondrian.errors import CorruptError, NotFoundError
+from dmondrian.checkpoint.manifest import FOLDER as MANIFESTS
+from dmondrian.checkpoint.manifest import Manifest, is_digest, manifest_position
+from dmondrian.errors import CorruptError, FencedError, NotFoundError
 from dmondrian.store import ExistsError, Store
 
 PLAN_NAME = "plan.parquet"
@@ -198,6 +199,9 @@ class Stream:
         ------
         CorruptError
             The chain has none of these.
+        FencedError
+            A checkpoint lies behind a link that would go: another process continued the run since
+            the plan was made. Nothing is written.
         """
         chain = self.digests()
         if digest == chain[-1]:
@@ -205,12 +209,30 @@ class Stream:
         known = [k for k, one in enumerate(chain) if one == digest or one in earlier]
         if not known:
             raise CorruptError(f"{self._store.url} has another stream than the plan {digest}")
+        self._refuse_to_drop(chain[known[-1] + 1 :])
         for number in range(len(chain) - 1, known[-1], -1):
             self._store.delete(_link_name(number))
         if chain[known[-1]] != digest:
             self._store.put(_plan_name(digest), plan)
             link = document.seal({"plan": digest, "after": chain[known[-1]]})
             self._store.put_same(_link_name(known[-1] + 1), link)
+
+    def _refuse_to_drop(self, plans: Sequence[str | None]) -> None:
+        """Raise FencedError if there is a checkpoint of one of some plans."""
+        for name in self._store.list(MANIFESTS) if plans else ():
+            position = manifest_position(name)
+            if position is None:
+                continue
+            try:
+                manifest = Manifest.from_bytes(self._store.get(name, document.MAX_BYTES), name)
+            except (CorruptError, NotFoundError):
+                continue  # no run can go on from it
+            if manifest.plan in plans:
+                raise FencedError(
+                    f"another process has continued {self._store.url} since this one looked at its "
+                    f"data: the checkpoint at row {position:,} has rows that this one did not know "
+                    "of. Nothing was changed: run the same command again to go on from there"
+                )
 
 
 def _are_places(places: object) -> TypeGuard[dict[str, list[str]]]:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from dmondrian.checkpoint import document
+from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.stream import Stream
-from dmondrian.errors import CorruptError
+from dmondrian.errors import CorruptError, FencedError
 from dmondrian.store import Store, open_store
 
 FIRST, *LATER = (character * 64 for character in "abcdef")
@@ -63,6 +64,28 @@ def test_a_plan_that_does_not_follow_the_newest_replaces_it(store: Store) -> Non
     stream = chain(store, 2)
     stream.lead_to(LATER[3], b"plan", [FIRST, LATER[0]])
     assert stream.digests() == [FIRST, LATER[0], LATER[3]]
+
+
+@pytest.mark.parametrize(
+    ("plan", "earlier"),
+    [(LATER[3], [FIRST, LATER[0]]), (LATER[0], [FIRST])],
+    ids=["another", "an earlier one"],
+)
+def test_no_link_goes_behind_which_a_checkpoint_lies(
+    store: Store, plan: str, earlier: list[str]
+) -> None:
+    stream = chain(store, 2)
+    before, behind = Manifest(5, {}, plan=LATER[0]), Manifest(9, {}, plan=LATER[1])
+    store.put(before.name, before.to_bytes())
+    store.put(behind.name, behind.to_bytes())
+    names = store.list()
+    with pytest.raises(FencedError, match="the checkpoint at row 9 has rows"):
+        stream.lead_to(plan, b"plan", earlier)
+    assert stream.digests() == [FIRST, *LATER[:2]]
+    assert store.list() == names
+    store.delete(behind.name)
+    stream.lead_to(plan, b"plan", earlier)  # the checkpoint before it is no hindrance
+    assert stream.digests() == [FIRST, LATER[0], *(one for one in [plan] if one != LATER[0])]
 
 
 def test_notes_on_files_that_were_learned_are_kept_with_the_places(store: Store) -> None:

@@ -44,7 +44,7 @@ from dmondrian.distributed.worker.work_units import Unit, chunks_of, cut, cut_jo
 from dmondrian.drift.guard import Guard, share_width
 from dmondrian.drift.waiting_rows import nothing_learned
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.errors import ClusterError, DataError, ParameterError
+from dmondrian.errors import ClusterError, DataError, FencedError, ParameterError
 from dmondrian.prequential import forecast_lag
 from dmondrian.uncertainty.temperature_scaling import kind_of
 
@@ -102,20 +102,29 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
 
     Raises
     ------
+    FencedError
+        Another process works on the run, or has continued it since the plan was made.
     DMondrianError
         See :func:`dmondrian.distributed.train`.
     """
-    is_current = run.stream.digests()[-1] == plan.digest
+    chain = run.stream.digests()
     attempt = Attempt(run, plan, options)
     seen, manifest = run.manifests(), attempt.newest()
     places, notes = places_of(plan), plan.about_learned
+    is_current = chain[-1] == plan.digest
     is_done = is_current and attempt.is_end(manifest) and run.stream.has_noted(places, notes)
     if not is_done:
         with Lease.take(run.store, options.job) as lease:
-            run.stream.note_places(places, notes)  # workers read it whenever they restore a shard
-            if not is_current:
-                earlier = [digest for _, digest in plan.earlier]
+            lease.check()
+            # The first to write, as it refuses a plan made before another process went on.
+            earlier = [digest for _, digest in plan.earlier]
+            try:
                 run.stream.lead_to(plan.digest, plan.to_parquet(), earlier)
+            except FencedError as error:
+                lease.end("refused", str(error))
+                raise
+            run.stream.note_places(places, notes)  # workers read it whenever they restore a shard
+            if run.stream.digests() != chain:
                 attempt = Attempt(run, plan, options)
             if run.manifests() != seen:
                 manifest = attempt.newest()  # the previous holder of the lease got further

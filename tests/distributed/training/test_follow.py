@@ -12,9 +12,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from distributed import Client
 
-from dmondrian.checkpoint import Run
+from dmondrian.checkpoint import Lease, Run
 from dmondrian.distributed import Learned, TrainedRun, follow, train
-from dmondrian.errors import DataError, ParameterError
+from dmondrian.errors import DataError, FencedError, ParameterError
 from tests.distributed.conftest import ADULT, COLUMNS, digests, forest
 
 Follow = Callable[..., TrainedRun | None]
@@ -74,6 +74,65 @@ def test_each_look_learns_what_has_come_and_few_checkpoints_are_kept(
         shutil.copy2(tmp_path / f"data/{i:04d}.parquet", first)
     straight = train(forest(), first, **options)
     assert digests(tmp_path / "run") == digests(straight)
+
+
+def before_the_lease(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Have something done when the next plan is made and the lease is not yet taken."""
+    take = Lease.take
+
+    def later(*given: Any) -> Lease:
+        monkeypatch.setattr(Lease, "take", take)
+        action()
+        return take(*given)
+
+    monkeypatch.setattr(Lease, "take", later)
+
+
+@pytest.mark.parametrize("others", [[[1, 2]], [[2], [1]], [[1], [2]]], ids=str)
+def test_a_process_that_was_overtaken_between_plan_and_lease_loses_nothing(
+    following: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[list[int]]
+) -> None:
+    data, aside = tmp_path / "data", tmp_path / "aside"
+    put(data, 0)
+    following(once=True)
+    put(data, 2)
+
+    def overtake() -> None:
+        aside.mkdir()
+        (data / "0002.parquet").rename(aside / "0002.parquet")
+        for numbers in others:
+            for number in numbers:
+                if number == 2:
+                    (aside / "0002.parquet").rename(data / "0002.parquet")
+                else:
+                    put(data, number)
+            following(once=True)
+
+    before_the_lease(monkeypatch, overtake)
+    with pytest.raises(FencedError, match=r"has continued .* since .* the same command again"):
+        following(once=True)
+    assert Run.open(tmp_path / "run").manifests() == [300, *(600 for _ in others[1:]), 900]
+    assert following(once=True).summary["rows"] == 0  # type: ignore[union-attr]
+    put(data, 3)
+    assert following(once=True).summary["resumed_at"] == 900  # type: ignore[union-attr]
+    for folder in (data, aside):
+        shutil.rmtree(folder)
+    for numbers in ([0], *others, [3]):
+        for number in numbers:
+            put(data, number)
+        following(once=True, run=tmp_path / "alone")
+    assert digests(tmp_path / "run") == digests(tmp_path / "alone")
+
+
+def test_a_process_that_was_overtaken_by_one_of_the_same_plan_finds_its_work_done(
+    following: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "data", 0)
+    following(once=True)
+    put(tmp_path / "data", 1)
+    before_the_lease(monkeypatch, lambda: following(once=True))
+    assert following(once=True).summary["rows"] == 0  # type: ignore[union-attr]
+    assert Run.open(tmp_path / "run").manifests() == [300, 600]
 
 
 def test_a_table_is_followed(following: Follow, client: Client, tmp_path: Path) -> None:
