@@ -365,6 +365,10 @@ def test_a_merged_run_continues_its_stream(
     more = fit("merged", data=data, estimator=forest(n_estimators=8, **SETTINGS))
     assert more.summary["resumed_at"] == ROWS
     assert dmondrian.load(run.url).forest_.total_weight == ROWS * 3 // 2
+    # The same merge again takes nothing from the run, which has gone on since.
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")
+    assert run.manifests()[-1] == ROWS * 3 // 2
+    assert dmondrian.load(run.url).forest_.total_weight == ROWS * 3 // 2
 
 
 def copy_folder(folder: Path, to: Path) -> Path:
