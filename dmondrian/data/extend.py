@@ -8,6 +8,7 @@ names the missing or changed file.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -17,9 +18,10 @@ from dmondrian.data.chunks import Band
 from dmondrian.data.columns import check_file, partition_types
 from dmondrian.data.constants import constants_of
 from dmondrian.data.delta_table import about_table, version_note
+from dmondrian.data.footers import Footer
 from dmondrian.data.lake import list_data
 from dmondrian.data.make import groups_of, warn_of_varied, with_rows
-from dmondrian.data.moved import find_places, place
+from dmondrian.data.moved import find_places, find_renamed, fingerprints_now, place
 from dmondrian.data.paths import check_paths
 from dmondrian.data.plan import (
     Block,
@@ -52,7 +54,7 @@ def extend_plan(
     learned : int
         Rows of the stream that need not be read again. Files with no other rows may be gone or
         have other bytes now: `about_learned` of the plan has notes on these. A file with the bytes
-        of one that is gone is that file, under whatever name.
+        of one that is not in its place any more is that file, under whatever name.
     among : collection of str or None
         Uris of the files of the source to use, but for those of tables.
 
@@ -61,14 +63,15 @@ def extend_plan(
     Plan
         The same plan if there are no new files, with the current places of its files. With a
         shuffle, the new row groups are permuted among themselves. Warns of columns left out as
-        constant that vary in new files.
+        constant that vary in new files, and of learned files that have other bytes now.
 
     Raises
     ------
     PlanError
         A file of the plan that is needed is missing or changed.
     DataError, SchemaError
-        New files cannot be read with the plan's schema.
+        New files cannot be read with the plan's schema, or one has the name of a learned file that
+        has another name now.
     """
     check_paths(source)
     planned = dict.fromkeys(block.uri for block in plan.blocks)
@@ -79,17 +82,36 @@ def extend_plan(
     listed = {file.uri: file for file in files}
     unread = {uri: listed[uri] for uri in past if uri in listed}
     to_read = [file for file in files if file.uri not in unread]
-    footers = with_rows(to_read, constants_of(plan.schema))
+    varied = constants_of(plan.schema)
+    footers = with_rows(to_read, varied)
     versions = {footer.file.uri: footer.file.version for footer in footers}
     places, doubtful = find_places(plan, footers, {*unread, *found.held}, past)
     old = set(places.values())
+    spare = {one.file.uri: one.file.fingerprint for one in footers if one.file.uri not in old}
+    prints = {block.uri: block.fingerprint for block in plan.blocks}
+    changed = _changed(plan, unread, set(spare.values()))
+    same = {uri for uri, text in changed.items() if text and text == prints[uri]}
+    changed = {uri: text for uri, text in changed.items() if uri not in same}
+    gone = [uri for uri in past if uri not in places]
+    renamed = find_renamed({uri: prints[uri] for uri in (*gone, *changed)}, changed, spare)
+    places |= renamed
+    old = set(places.values())
+    touched = [uri for uri in same if is_local(uri)]
+    versions |= {uri: unread[uri].version for uri in (*touched, *renamed.values()) if uri in unread}
+    # Other files have the names of those that were renamed.
+    footers += with_rows([unread[uri] for uri in changed if uri not in old], varied)
+    versions |= {footer.file.uri: footer.file.version for footer in footers}
+    order = {file.uri: number for number, file in enumerate(files)}
+    footers.sort(key=lambda footer: order[footer.file.uri])
+    told = set(prints.values()) - {""}
+    again = [uri for uri, text in changed.items() if uri in old and text not in told]
     known = [footer for footer in footers if footer.file.uri in old]
     fresh = [footer for footer in footers if footer.file.uri not in old]
     there = partition_types([footer.file for footer in known], plan.schema)
     _check_prefix(plan, needed, groups_of(known, there), versions, places, doubtful)
     about = (
         *chain.from_iterable(map(about_table, tables)),
-        *_about_learned(plan, past, unread, places, doubtful),
+        *_about_learned(plan, past, again, places, doubtful),
     )
     if past and not places:
         _check_same_data(plan.blocks[-1])
@@ -104,6 +126,7 @@ def extend_plan(
         about_learned=about,
         tables=(*others, *tables),
     )
+    _check_names(plan, fresh)
     if moved := [uri for uri, now in moves.items() if now != uri]:
         note = f"{len(moved)} of the files moved: {moved[0]} is {places[moved[0]]}"
         plan = replace(plan, notes=(*plan.notes, note))
@@ -146,11 +169,11 @@ def _check_same_data(block: Block) -> None:
 def _about_learned(
     plan: Plan,
     past: Sequence[str],
-    unread: Mapping[str, SourceFile],
+    again: Sequence[str],
     places: Mapping[str, str],
     doubtful: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yield notes on files that were learned and are gone or have other bytes now.
+    """Yield notes on files that were learned and are gone or have other bytes now; warn of these.
 
     Raises
     ------
@@ -165,22 +188,50 @@ def _about_learned(
                 f"{uri} {_absence(blocks[uri], doubtful[uri])}: to learn it as a new file could "
                 "learn its rows twice. Put the file back, or give the new one another name"
             )
-    again = [
-        uri
-        for uri, file in unread.items()
-        if file.size != blocks[uri].size or (is_local(uri) and file.stamp != blocks[uri].stamp)
-    ]
     if gone:
         yield (
             f"{_of_files(len(gone), len(blocks))} not among the data any more, the first "
             f"{gone[0]}: their rows were learned, and the run goes on without them"
         )
     if again:
-        yield (
-            f"{_of_files(len(again), len(blocks))} written again since, the first {again[0]}: "
-            "their rows were learned, and what they hold now is not read; rows that are to be "
-            "learned go into files of new names"
+        hold = "holds" if len(again) == 1 else "hold"
+        note = (
+            f"of the {counted(len(blocks), 'file')} of the stream {len(again):,} {hold} other "
+            f"bytes than those that were learned, the first {again[0]}: the rows that they hold "
+            "now are NOT learned; write rows that are to be learned to files of new names"
         )
+        warnings.warn(note, UserWarning, stacklevel=3)
+        yield note
+
+
+def _changed(
+    plan: Plan, unread: Mapping[str, SourceFile], spare: Collection[str]
+) -> dict[str, str]:
+    """Return the fingerprints now of learned files that may have other bytes; "" if unknown.
+
+    They differ in size or, of local files, in time; or a new file has the bytes that were learned.
+    """
+    blocks = {block.uri: block for block in plan.blocks}
+    differ = [
+        uri
+        for uri, file in unread.items()
+        if file.size != blocks[uri].size
+        or (is_local(uri) and file.stamp != blocks[uri].stamp)
+        or (blocks[uri].fingerprint and blocks[uri].fingerprint in spare)
+    ]
+    return fingerprints_now(differ)
+
+
+def _check_names(plan: Plan, fresh: Sequence[Footer]) -> None:
+    """Refuse new files that have the name by which the plan knows another file."""
+    names = {origin: uri for uri, (origin, _) in plan.origins.items()}
+    for footer in fresh:
+        if now := names.get(footer.file.uri):
+            raise DataError(
+                f"{footer.file.uri} is a new file with the name of one that was learned, which is "
+                f"{now} now: the run cannot keep both by one name, and has learned nothing of the "
+                "new one. Give it a name of its own, such as one with its date"
+            )
 
 
 def _of_files(n: int, n_all: int) -> str:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dmondrian._text.wording import counted
 from dmondrian.data.columns import (
     check_file,
     check_kept,
@@ -35,6 +37,11 @@ from dmondrian.data.plan import Group, Plan, TableState, arrange, arrange_mixed,
 from dmondrian.data.schema import Label, Schema
 from dmondrian.data.source import Source, SourceFile, partition_keys
 from dmondrian.errors import DataError, ParameterError
+
+
+class NoRowsError(DataError):
+    """The files of a source have no row, or a table has no file."""
+
 
 _NOT_ASKED = ("source", "among", "is_mixed")  # parameters of `make_plan` that no job sets
 
@@ -313,10 +320,7 @@ def footers_of(
     empty = [footer.file.uri for footer in footers if not footer.rows]
     footers = [footer for footer in footers if footer.rows]
     if not footers:
-        raise DataError(
-            f"no rows: {len(empty)} Parquet file{'s' if len(empty) > 1 else ''} found, none with "
-            f"a row ({', '.join(empty[:3])}); expected at least one"
-        )
+        raise NoRowsError(_no_rows(source, empty))
     if empty:
         more = ", ..." if len(empty) > 3 else ""
         notes.append(f"files without rows are passed over: {', '.join(empty[:3])}{more}")
@@ -325,6 +329,19 @@ def footers_of(
     if spare:
         notes.append(f"folder keys that not every path has are passed over: {sorted(spare)}")
     return footers, notes, listed.tables
+
+
+def _no_rows(source: Source, empty: Sequence[str]) -> str:
+    """Say where there are no rows, and in which files."""
+    items = [source] if isinstance(source, (str, os.PathLike)) else source
+    named = ", ".join(map(os.fspath, items))
+    if not empty:
+        return f"no rows in {named}: there is no Parquet file in it yet; expected at least one row"
+    more = ", ..." if len(empty) > 3 else ""
+    return (
+        f"no rows in {named}: {counted(len(empty), 'Parquet file')} found, none with a row "
+        f"({', '.join(empty[:3])}{more}); expected at least one row"
+    )
 
 
 def with_rows(files: Sequence[SourceFile], with_bounds: Collection[str]) -> list[Footer]:

@@ -113,6 +113,48 @@ def find_places(
     return places, doubtful
 
 
+def fingerprints_now(uris: Collection[str]) -> dict[str, str]:
+    """Return the fingerprints that files have now; "" of those that cannot be read."""
+    with ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
+        return dict(zip(uris, pool.map(_fingerprint_at, uris), strict=True))
+
+
+def find_renamed(
+    learned: Mapping[str, str], changed: Mapping[str, str], spare: Mapping[str, str]
+) -> dict[str, str]:
+    """Find learned files under other names, as after a rotation of logs.
+
+    Parameters
+    ----------
+    learned : mapping of str to str
+        From uri to fingerprint, of learned files that are gone or have other bytes now.
+    changed : mapping of str to str
+        From uri to fingerprint now, of those of them that have other bytes.
+    spare : mapping of str to str
+        From uri to fingerprint, of files that no file of the plan is at.
+
+    Returns
+    -------
+    dict of str to str
+        From the uri in the plan to the current uri, of the files found. No two are at one place,
+        and none is where another learned file of the plan stays.
+    """
+    wanted: dict[str, list[str]] = {}
+    for uri, text in learned.items():
+        if text:
+            wanted.setdefault(text, []).append(uri)
+    places: dict[str, str] = {}
+    free = list(spare.items())
+    while free:
+        now, text = free.pop()
+        if then := wanted.get(text):
+            uri = then.pop()
+            places[uri] = now
+            if uri in changed:  # what its own name holds now may be another one
+                free.append((uri, changed[uri]))
+    return places
+
+
 def place(plan: Plan, files: Mapping[str, tuple[str, str]]) -> Plan:
     """Return a plan with the current places of its files; its digest stays the same.
 

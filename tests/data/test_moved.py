@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dmondrian.data import (
@@ -23,7 +24,7 @@ from dmondrian.data import (
     read_block,
 )
 from dmondrian.data.fingerprint import SAMPLES, fingerprint, footer_in, read_end
-from dmondrian.errors import PlanError
+from dmondrian.errors import DataError, PlanError
 from tests.store.servers import moto_server, set_credentials
 
 from .conftest import Write
@@ -303,7 +304,8 @@ def test_a_store_need_not_have_files_that_were_learned(
         plan = stored(make_plan("s3://lake"))
         client.delete_object(Bucket="lake", Key="a.parquet")
         client.put_object(Bucket="lake", Key="b.parquet", Body=b"no Parquet at all")
-        later = extend_plan(plan, "s3://lake", 10)
+        with pytest.warns(UserWarning, match="NOT learned"):
+            later = extend_plan(plan, "s3://lake", 10)
         assert later.digest == plan.digest
         gone, again = later.about_learned
         assert "s3://lake/a.parquet" in gone
@@ -311,3 +313,85 @@ def test_a_store_need_not_have_files_that_were_learned(
         client.upload_file(str(path), "lake", "b.parquet")
         with pytest.raises(PlanError, match=r"a\.parquet is gone"):
             extend_plan(plan, "s3://lake", 4)
+
+
+def put(folder: Path, name: str, first: int, n: int = 20) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    pq.write_table(pa.table({"x": np.arange(float(n)) + first}), path)
+    return path
+
+
+def files_of(plan: Plan) -> list[str]:
+    return [Path(block.uri).name for block in plan.blocks]
+
+
+@pytest.mark.parametrize("n_new", [20, 30])
+def test_a_learned_file_is_recognised_though_its_name_holds_other_rows_now(
+    tmp_path: Path, n_new: int
+) -> None:
+    data = tmp_path / "logs"
+    app = put(data, "app.parquet", 0)
+    plan = make_plan(data)
+    app.rename(data / "app.1.parquet")
+    put(data, "app.parquet", 100, n_new)
+    with pytest.raises(DataError, match=r"logs/app\.parquet is a new file .* a name of its own"):
+        extend_plan(stored(plan), data, 20)
+    app.rename(data / "today.parquet")
+    later = extend_plan(stored(plan), data, 20)
+    assert files_of(later) == ["app.1.parquet", "today.parquet"]
+    assert later.n_rows == 20 + n_new
+    assert later.about_learned == ()
+    again = place(stored(later), places_of(later))
+    assert files_of(again) == files_of(later)
+    assert again.digest == later.digest
+    assert rows(again) == rows(later)
+    put(data, "app.parquet", 200)  # a third one, under the name that the plan has for the first
+    with pytest.raises(DataError, match=r"app\.1\.parquet now: the run cannot keep both"):
+        extend_plan(again, data, later.n_rows)
+
+
+def test_a_rotation_of_several_learned_files_learns_none_again(tmp_path: Path) -> None:
+    data = tmp_path / "logs"
+    for number, name in enumerate("abc"):
+        put(data, f"{name}.parquet", 100 * number)
+    plan = make_plan(data)
+    there = rows(plan)
+    for then, now in (("c", "d"), ("b", "c"), ("a", "b")):
+        (data / f"{then}.parquet").rename(data / f"{now}.parquet")
+    later = extend_plan(stored(plan), data, 60)
+    assert files_of(later) == ["b.parquet", "c.parquet", "d.parquet"]
+    assert later.digest == plan.digest
+    assert rows(later) == there
+    assert rows(place(stored(later), places_of(later))) == there
+    put(data, "a.parquet", 900)
+    with pytest.raises(DataError, match=r"a\.parquet is a new file .* is \S*b\.parquet now"):
+        extend_plan(stored(plan), data, 60)
+    with pytest.raises(PlanError, match="has not learned all"):
+        extend_plan(stored(plan), data, 40)
+
+
+def test_a_learned_file_with_other_rows_is_warned_of(tmp_path: Path) -> None:
+    data = tmp_path / "logs"
+    paths = [put(data, f"{name}.parquet", 100 * number) for number, name in enumerate("abc")]
+    plan = make_plan(data)
+    touch(data)
+    same = extend_plan(stored(plan), data, 60)
+    assert same.about_learned == ()
+    assert same.digest == plan.digest
+    assert rows(same) == rows(place(stored(same), places_of(same)))
+    put(data, "b.parquet", 500)
+    with pytest.warns(UserWarning, match=r"3 files of the stream 1 holds other .*NOT learned"):
+        later = extend_plan(stored(plan), data, 60)
+    (note,) = later.about_learned
+    assert str(paths[1]) in note
+    assert later.digest == plan.digest
+
+
+def test_a_copy_beside_its_original_is_learned_as_a_file_of_its_own(tmp_path: Path) -> None:
+    path = put(tmp_path / "logs", "b.parquet", 0)
+    plan = stored(make_plan(path.parent))
+    shutil.copy2(path, path.with_name("b2.parquet"))
+    later = extend_plan(plan, path.parent, 20)
+    assert files_of(later) == ["b.parquet", "b2.parquet"]
+    assert later.n_rows == 40

@@ -22,6 +22,7 @@ from distributed import Client
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.pruning import prune
 from dmondrian.data import Arrivals, Plan, stored_plan
+from dmondrian.data.make import NoRowsError
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.interrupt import Interrupts
@@ -156,9 +157,17 @@ def follow(
                     f"no Parquet file has come to {data} yet: there is nothing to learn"
                 )
             if now.has_come_since(before) and not (now.is_empty and not _exists(url)):
-                opened, plan = prepare_run(
-                    estimator, data, target, url, run_options, plan_options, among=now.files
-                )
+                try:
+                    opened, plan = prepare_run(
+                        estimator, data, target, url, run_options, plan_options, among=now.files
+                    )
+                except NoRowsError as error:
+                    if once:
+                        raise
+                    _log.info("%s", error)
+                    before = now
+                    _wait(asked, interval)
+                    continue
                 if is_asked():
                     break
                 found = bring_to_end(opened, plan, options, connect_unless_asked)

@@ -83,6 +83,7 @@ def moved_into_a_folder(path: Path) -> None:
 CHANGES = [deleted, rewritten, copied_again, renamed, moved_into_a_folder]
 
 
+@pytest.mark.filterwarnings("ignore:of the .* hold.* other bytes:UserWarning")
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("change", CHANGES)
 def test_files_that_were_learned_may_change_and_the_run_goes_on_to_the_same_bytes(
@@ -253,6 +254,38 @@ def test_all_data_may_be_gone_and_nothing_has_come(
         fit("folder", data=tmp_path / "elsewhere")
     folder.rmdir()
     assert fit("folder", data=folder).summary["rows"] == 0
+
+
+def test_a_file_that_is_replaced_each_hour_is_warned_of_and_the_run_says_so(
+    fit: Fit, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    write_files(folder, last=1)
+    fit("run", data=folder)
+    write_files(tmp_path / "next", 1, 2)
+    (tmp_path / "next/hour-0001.parquet").rename(folder / "hour-0000.parquet")
+    with pytest.warns(UserWarning, match="1 holds other bytes .* are NOT learned"):
+        run = fit("run", data=folder)
+    assert run.summary["rows"] == 0
+    (note,) = Run.open(tmp_path / "run").stream.notes()
+    assert f"{folder}/hour-0000.parquet: the rows that they hold now are NOT learned" in note
+
+
+def test_logs_that_are_rotated_are_learned_once(fit: Fit, tmp_path: Path) -> None:
+    folder, whole = tmp_path / "data", tmp_path / "whole"
+    write_files(folder, last=1)
+    write_files(whole, last=2)
+    fit("run", data=folder)
+    app = folder / "hour-0000.parquet"
+    app.rename(folder / "hour-0000.1.parquet")
+    write_files(tmp_path / "next", 1, 2)
+    (tmp_path / "next/hour-0001.parquet").rename(app)
+    with pytest.raises(DataError, match=r"hour-0000\.parquet is a new file with the name"):
+        fit("run", data=folder)
+    app.rename(folder / "hour-0001.parquet")
+    run = fit("run", data=folder)
+    assert run.summary["rows"] == GROUP
+    assert digests(run) == digests(fit("kept", data=whole))
 
 
 def test_other_data_than_those_of_the_run_are_refused(fit: Fit, tmp_path: Path) -> None:

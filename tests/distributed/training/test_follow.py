@@ -154,6 +154,44 @@ def test_a_table_is_followed(following: Follow, client: Client, tmp_path: Path) 
     assert following(data=table, once=True).summary["rows"] == 0  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("kind", ["table", "file"])
+def test_what_has_no_row_yet_is_waited_for(
+    following: Follow,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+) -> None:
+    data = tmp_path / "data"
+    rows = pq.read_table(ADULT, columns=COLUMNS).slice(0, 300)
+    if kind == "table":
+        DeltaTable.create(data, schema=rows.schema)
+    else:
+        put(data, 0, rows=0)
+    with pytest.raises(DataError, match=rf"no rows in {data}: [^()]*(\(/.*0000\.parquet\))?; expe"):
+        following(once=True)
+    waited: list[float] = []
+
+    def wait(_: object, seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) < 3:
+            return
+        if kind == "table":
+            write_deltalake(data, rows, mode="append")
+        else:
+            put(data, 1)
+
+    def stop(learned: Learned) -> None:
+        assert learned.rows == 300
+        raise StopError
+
+    monkeypatch.setattr("dmondrian.distributed.training.follow._wait", wait)
+    with caplog.at_level("INFO", "dmondrian"), pytest.raises(StopError):
+        following(interval=0.1, on_learned=stop)
+    assert len(waited) == 3
+    assert len([text for text in caplog.messages if text.startswith("no rows in")]) == 1
+
+
 def test_a_file_that_cannot_be_learned_ends_it_and_it_goes_on_without(
     following: Follow, tmp_path: Path
 ) -> None:
