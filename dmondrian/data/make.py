@@ -334,7 +334,7 @@ def footers_of(
 def _no_rows(source: Source, empty: Sequence[str]) -> str:
     """Say where there are no rows, and in which files."""
     items = [source] if isinstance(source, (str, os.PathLike)) else source
-    named = ", ".join(map(os.fspath, items))
+    named = ", ".join(str(os.fspath(item)) for item in items)
     if not empty:
         return f"no rows in {named}: there is no Parquet file in it yet; expected at least one row"
     more = ", ..." if len(empty) > 3 else ""
