@@ -103,8 +103,8 @@ def extend_plan(
     versions |= {footer.file.uri: footer.file.version for footer in footers}
     order = {file.uri: number for number, file in enumerate(files)}
     footers.sort(key=lambda footer: order[footer.file.uri])
-    told = set(prints.values()) - {""}
-    again = [uri for uri, text in changed.items() if uri in old and text not in told]
+    known_prints = set(prints.values()) - {""}
+    again = [uri for uri, text in changed.items() if uri in old and text not in known_prints]
     known = [footer for footer in footers if footer.file.uri in old]
     fresh = [footer for footer in footers if footer.file.uri not in old]
     there = partition_types([footer.file for footer in known], plan.schema)
