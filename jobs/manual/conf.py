@@ -53,9 +53,9 @@ html_title = f"dmondrian {release}"
 
 
 def skip_inherited(_app: object, _what: str, _name: str, member: object, *_: object) -> bool | None:
-    """Whether to leave a member out: those of scikit-learn are described there."""
+    """Whether to leave a member out: those of scikit-learn and river are described there."""
     module = str(getattr(member, "__module__", ""))
-    return True if module.startswith("sklearn") else None
+    return True if module.startswith(("sklearn.", "river.")) else None
 
 
 def name_rows(_app: Sphinx, _page: str, text: list[str]) -> None:

@@ -93,5 +93,6 @@ def test_runs_and_scores_that_noted_times_of_change_go_on(
     with pytest.raises(CheckpointError, match=r"part-1\.parquet came since"):
         score(run, data, out, client=client)
     store.put("data/part-0.parquet", files[0].read_bytes()[::-1])
+    assert train(forest(), data, **options).plan.n_rows == ROWS  # learned: not needed to go on
     with pytest.raises(DataError, match=r"part-0\.parquet"):
-        train(forest(), data, **options)
+        grow(run, 10, client=client)
