@@ -161,7 +161,7 @@ def test_the_first_interrupt_saves_and_the_same_call_goes_on(
 ) -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match="run the same command again"):
-        fit(checkpoint_every=None, progress=Once(interrupt))
+        fit(checkpoint_every=None, window=4, progress=Once(interrupt))
     assert signal.getsignal(signal.SIGINT) is before
     positions = Run.open(tmp_path / "run").manifests()
     assert len(positions) == 1
