@@ -143,7 +143,7 @@ def test_the_scheduler_is_polled_only_when_it_reports_a_change(
     assert len(polled) == n_polls
     for n_workers in (3, 1):
         resize(local, client, n_workers)
-        for workers in several:  # each is told
+        for workers in several:  # one call each
             wait_until(lambda w=workers, n=n_workers: w.refresh() and len(w.threads) == n)
     several[0].close()
     resize(local, client, 2)

@@ -176,7 +176,7 @@ def test_shards_of_a_worker_share_the_boosted_sets(
 def test_boosted_sets_split_on_what_is_missing_and_on_categories(
     client: Client, tmp_path: Path
 ) -> None:
-    """Nulls and categories are columns of the encoding, of which sets are told nothing."""
+    """Nulls and categories are columns of the encoding, and sets take them as any other."""
     draw = np.random.default_rng(0)
     n, others = 1500, {f"noise{j}": draw.random(1500) for j in range(5)}
     kind = draw.choice(["a", "b", "c"], n)
