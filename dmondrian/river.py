@@ -11,6 +11,7 @@ for all classes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -53,6 +54,15 @@ class _OneByOne:
     def _is_begun(self) -> bool:
         """Whether a row was learned."""
         return hasattr(self._model, "forest_")
+
+    @property
+    def _raw_memory_usage(self) -> int:
+        """Bytes of memory: what the forest holds, and the names.
+
+        river itself follows every reference, through the compiled code to all of the program.
+        """
+        forest = self._model.forest_.n_bytes if self._is_begun() else 0
+        return sys.getsizeof(self) + sys.getsizeof(self._names) + forest
 
     def _learned_row(self, x: dict[Any, Any]) -> np.ndarray:
         """Return a row that is learned; note features that the forest does not have."""

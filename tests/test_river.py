@@ -93,3 +93,13 @@ def test_features_that_lack_and_that_are_new() -> None:
 def test_no_class_at_all_is_refused() -> None:
     with pytest.raises(ParameterError, match="at least one"):
         RiverClassifier(AMFClassifier(), classes=[])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_memory_is_what_the_forest_holds(name: str) -> None:
+    model = copy.deepcopy(MODELS[name])
+    empty = model._raw_memory_usage
+    model.learn_one({"a": 1.0}, 1)
+    assert 0 < empty < model._raw_memory_usage < empty + 1_000_000
+    held = model._model.forest_.n_bytes
+    assert held <= model._raw_memory_usage < held + 1_000
