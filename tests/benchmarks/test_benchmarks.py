@@ -25,8 +25,14 @@ def test_all_scripts_are_run_by_the_one_command() -> None:
         path.stem for path in (ROOT / "benchmarks").glob("*.py") if "def main(" in path.read_text()
     }
     named |= {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
-    kernel = {f"kernel.{path.stem}" for path in (ROOT / "benchmarks/kernel").glob("*_*.py")}
-    assert named - {"__main__", "pages", "summary"} | kernel - {"kernel.__init__"} == set(NAMES)
+    deeper = {
+        f"{path.parent.name}.{path.stem}"
+        for path in (ROOT / "benchmarks").glob("*/*.py")
+        if path.stem != "__main__"
+        and path.parent.name != "peers"
+        and "def main(" in path.read_text()
+    }
+    assert named - {"__main__", "pages", "summary"} | deeper == set(NAMES)
 
 
 @pytest.mark.parametrize("name", [run.script for run in RUNS if run.small is not None])

@@ -38,4 +38,4 @@ def test_a_learner_is_measured_and_shown(tmp_path: Path, name: str) -> None:
     assert found["cpu_seconds"] >= 0.0
     records = Records(tmp_path / "records.json", numbers.IDENTITY)
     records.add({"stream": "Friedman", "learner": name, "rows": 300, "d": 10, **found})
-    assert f"**{found['r2']:.4f} / " in numbers.page(records)
+    assert f"**{found['r2']:.4f} / " in numbers.body(records)

@@ -74,7 +74,8 @@ class TimedForest:
             if 1 << k < self.n_before:
                 found[1 + i] = found[0]
         if self.answer is not None:
-            found.append(self.answer(member.t, x) or found[0])
+            answer = self.answer(member.t, x) or []
+            found.append([*answer, *found[0][len(answer) :]])  # the variance is not a set's
         return found  # type: ignore[no-any-return]  # of any kind
 
     def learn(self, rows: list[Row]) -> None:

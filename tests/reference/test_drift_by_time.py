@@ -32,6 +32,24 @@ def times_of(n: int) -> np.ndarray:
     return np.where(late, times - rng.integers(0, 100, n), times)
 
 
+def answers_of_sets(X: np.ndarray, y: np.ndarray, w: np.ndarray, n_classes: int) -> Answer:
+    """Return what answers a row as the set does that is born last before a position."""
+    sets: dict[int, BoostedSet] = {}
+
+    def answer(position: int, x: Values) -> list[float] | None:
+        births = births_until(position)
+        if not births:
+            return None
+        if births[-1] not in sets:
+            past = slice(0, births[-1])
+            sets[births[-1]] = BoostedSet.fit(
+                X[past], y[past], w[past], n_classes, growing_of(n_classes)
+            )
+        return sets[births[-1]].answer(np.array([x], np.float32))[0].tolist()  # type: ignore[no-any-return]  # of floats
+
+    return answer
+
+
 @pytest.mark.parametrize("cuts", [[0, N], [0, 1, 2, 90, 91, 300, N]])
 @pytest.mark.parametrize(
     ("n_classes", "weighted", "boosted"), [(2, False, False), (3, True, False), (2, True, True)]
@@ -53,20 +71,7 @@ def test_forecasts_and_weights_are_those_of_the_reference(
         )
         for a, b in itertools.pairwise(cuts)
     ]
-    sets: dict[int, BoostedSet] = {}
-
-    def answer(position: int, x: Values) -> list[float] | None:
-        births = births_until(position)
-        if not births:
-            return None
-        if births[-1] not in sets:
-            past = slice(0, births[-1])
-            sets[births[-1]] = BoostedSet.fit(
-                X[past], y[past], w[past], n_classes, growing_of(n_classes)
-            )
-        return sets[births[-1]].answer(np.array([x], np.float32))[0].tolist()  # type: ignore[no-any-return]  # of floats
-
-    of_sets: Answer | None = answer if boosted else None
+    of_sets = answers_of_sets(X, y, w, n_classes) if boosted else None
     known = ReferenceDriftForest(11, 5, 3, n_classes, 0.5 / n_classes, 5, 7, boosted)
     reference = TimedForest(known, LENGTH, of_sets)
     expected = [
@@ -89,21 +94,25 @@ def test_forecasts_and_weights_are_those_of_the_reference(
             )
 
 
-@pytest.mark.parametrize("cuts", [[0, N], [0, 1, 2, 90, 91, 300, N]])
-def test_numbers_are_those_of_the_reference(cuts: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("cuts", "boosted"),
+    [([0, N], False), ([0, 1, 2, 90, 91, 300, N], False), ([0, 1, 2, 90, 91, 300, N], True)],
+)
+def test_numbers_are_those_of_the_reference(cuts: list[int], boosted: bool) -> None:
     X, classes = stream(N, 20, 5)
     y = 1000.0 + classes + np.random.default_rng(7).normal(size=N)
     w, times = np.random.default_rng(2).choice([1.0, 2.0, 0.5], N), times_of(N)
     parameters = ForestParameters(
         "amf-regressor", 3, 0, 11, learning_rate=8.0, charge_opening=False,
-        drift=DriftSettings(5, 7, period="16"),
+        drift=DriftSettings(5, 7, boosted=boosted, period="16"),
     )  # fmt: skip
     forest = DriftForest(parameters, range(5))
     found = [
         forest.forecast_and_learn(X[a:b], y[a:b], w[a:b], 1 + a % 2, times[a:b])
         for a, b in itertools.pairwise(cuts)
     ]
-    reference = TimedForest(ReferenceNumberForest(11, 5, 3, 5, 7), LENGTH)
+    of_sets = answers_of_sets(X, y, w, 0) if boosted else None
+    reference = TimedForest(ReferenceNumberForest(11, 5, 3, 5, 7, boosted), LENGTH, of_sets)
     expected = [
         reference.forecast(list(x), label, float(weight), float(time))
         for x, label, weight, time in zip(X, y.tolist(), w, times, strict=True)
