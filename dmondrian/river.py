@@ -20,6 +20,7 @@ from sklearn.base import clone
 
 from dmondrian._optional import require
 from dmondrian.errors import DataError, ParameterError
+from dmondrian.estimators.class_weight import weights_of_classes
 
 require("river", "river", "the interface of river")
 
@@ -82,7 +83,8 @@ class RiverClassifier(_OneByOne, base.Classifier):
     Parameters
     ----------
     estimator : classifier of this package
-        It is not changed: a clone of it learns.
+        It is not changed: a clone of it learns. Its ``class_weight`` is by the labels
+        that come; of labels that it does not name, 1.
     classes : sequence, optional
         Labels that will come. By default they need not be known: `max_classes` are provided for.
     max_classes : int, default=16
@@ -121,6 +123,13 @@ class RiverClassifier(_OneByOne, base.Classifier):
         for label in classes or ():
             self._labels.setdefault(label, len(self._labels))
         self._n_classes = len(self._labels) if classes is not None else max_classes
+        self._class_weight = dict[Any, float]()
+        if getattr(estimator, "class_weight", None) is not None:
+            estimator._check_class_weight("learn_one")
+            self._class_weight = dict(estimator.class_weight)
+            self._model.set_params(class_weight=None)  # it learns codes of labels
+        if classes is not None and self._class_weight:
+            weights_of_classes(self._class_weight, list(self._labels))
         if self._n_classes < 1:
             raise ParameterError(f"{self._n_classes} classes; expected at least one")
 
@@ -159,7 +168,9 @@ class RiverClassifier(_OneByOne, base.Classifier):
             code = len(self._labels)
         # Only where a forest begins: what names no classes takes the way of single rows.
         classes = {} if self._is_begun() else {"classes": range(self._n_classes)}
-        self._model.partial_fit(row, np.array([code]), **classes)
+        weight = self._class_weight.get(y, 1.0)
+        weights = {} if weight == 1.0 else {"sample_weight": [weight]}
+        self._model.partial_fit(row, np.array([code]), **classes, **weights)
         self._labels[y] = code
 
     def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, float]:

@@ -103,3 +103,24 @@ def test_memory_is_what_the_forest_holds(name: str) -> None:
     assert 0 < empty < model._raw_memory_usage < empty + 1_000_000
     held = model._model.forest_.n_bytes
     assert held <= model._raw_memory_usage < held + 1_000
+
+
+def test_weights_of_classes_are_by_the_labels_that_come() -> None:
+    draw = np.random.default_rng(0)
+    rows = [{"a": float(a), "b": float(b)} for a, b in draw.random((60, 2))]
+    labels = ["no" if row["a"] < 0.6 else "yes" for row in rows]
+    own = RiverClassifier(AMFClassifier(2, random_state=0, class_weight={"yes": 3}), max_classes=2)
+    other = AMFClassifier(2, random_state=0)
+    for row, label in zip(rows, labels, strict=True):
+        own.learn_one(row, label)
+        code, weight = [labels[0], label].index(label), [3.0 if label == "yes" else 1.0]
+        other.partial_fit([[row["a"], row["b"]]], [code], classes=[0, 1], sample_weight=weight)
+    known = other.predict_proba([[0.4, 0.4]])[0]
+    found = own.predict_proba_one({"a": 0.4, "b": 0.4})
+    assert [found[labels[0]], *(found.values() - {found[labels[0]]})] == known.tolist()
+    for given, names, message in (
+        ("balanced", None, "only fit knows"),
+        ({"maybe": 2}, ["no", "yes"], "not among"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            RiverClassifier(AMFClassifier(class_weight=given), names)

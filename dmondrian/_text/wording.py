@@ -23,6 +23,11 @@ def size(n_bytes: float) -> str:
     return f"{n_bytes:.0f} B"
 
 
+def label_as_key(label: object) -> str:
+    """Return a class label as the key of a job file: "1", "true", or the text itself."""
+    return str(label).lower() if isinstance(label, bool) else str(label)
+
+
 def on_one_line(text: str) -> str:
     r"""Return a text with line ends and other control characters escaped, as ``\n``.
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmondrian._text.wording import counted, size
+from dmondrian._text.wording import counted, on_one_line, size
 from dmondrian.cli.output import Output, shown, table
 from dmondrian.cli.score import metrics_table, metrics_title, one_or_list, remarks_on
 from dmondrian.errors import CheckpointError, StoreError
@@ -232,6 +232,9 @@ def _trained(run: Run) -> dict[str, Any] | None:
 
 def _of_use(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of an estimator that mean something beside its ``drift``."""
+    if given.get("class_weight") is not None:
+        pairs = (f"{on_one_line(str(label))!r} {w:g}" for label, w in given["class_weight"])
+        given = {**given, "class_weight": ", ".join(pairs)}
     if "drift" not in given:
         return dict(given)
     without = ("delay", "experts") if given["drift"] is None else ("learning_rate", "warmup_rows")

@@ -23,6 +23,7 @@ KEYS: dict[str, dict[str, tuple[str, ...]]] = {
         "random_state": ("seed", *_SEEDS),
         "max_nodes": ("max_depth", "depth", "max_leaf_nodes", "max_leaves", "num_leaves"),
         "loss": ("objective",),
+        "class_weight": ("class_weights", "scale_pos_weight"),
         "quantile": ("quantiles", "alphas"),
         "lifetime": ("budget",),
     },

@@ -150,6 +150,38 @@ def encode_weight(schema: Schema, column: pa.ChunkedArray | pa.Array, where: Whe
     return values
 
 
+def with_class_weight(
+    schema: Schema, target: FloatArray, weight: FloatArray | None, where: Where
+) -> FloatArray:
+    """Return the weights of rows times those of their classes, float64 [n].
+
+    Parameters
+    ----------
+    schema : Schema
+        With weights of classes.
+    target : float64 [n]
+        Class indices; below 0 where there is none, whose weight is 0.
+    weight : float64 [n] or None
+        Weights of rows.
+
+    Raises
+    ------
+    DataError
+        A product is infinite.
+    """
+    own = np.array([*(schema.class_weight or ()), 0.0])[target.astype(np.int64)]
+    if weight is None:
+        return own
+    with np.errstate(over="ignore", under="ignore"):
+        own *= weight
+    if np.isinf(own).any():
+        raise DataError(
+            f"the weight {schema.weight!r} times that of the class is infinite at "
+            f"{where(int(np.isinf(own).argmax()))}: rescale the weights"
+        )
+    return own
+
+
 def encode_times(schema: Schema, column: pa.ChunkedArray | pa.Array, where: Where) -> FloatArray:
     """Return the times of rows, float64 [n]: microseconds since 1970 (UTC), or numbers.
 

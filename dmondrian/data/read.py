@@ -32,6 +32,7 @@ from dmondrian.data.encode import (
     encode_target,
     encode_times,
     encode_weight,
+    with_class_weight,
 )
 from dmondrian.data.footers import first_line, open_parquet, read_columns
 from dmondrian.data.plan import Block, Plan
@@ -235,7 +236,7 @@ def _read(
     counts: dict[str, int] = {"null_target": 0}
     X: Matrix | None = None
     y = None if schema.target is None else np.empty(n)
-    weight = None if schema.weight is None else np.empty(n)
+    weight = np.empty(n) if schema.has_weights else None
     times = None if schema.time is None else np.empty(n)
     missing: BoolArray | None = None
     first_missing = ""
@@ -252,6 +253,8 @@ def _read(
             weights = None
             if schema.weight is not None:
                 weights = encode_weight(schema, columns[schema.weight], where)
+            if schema.class_weight is not None and target is not None:
+                weights = with_class_weight(schema, target, weights, where)
             of_rows = None
             if schema.time is not None:
                 of_rows = encode_times(schema, columns[schema.time], where)

@@ -99,6 +99,7 @@ class Schema:
     target_range: tuple[float, float] | None = None  # of a regression target, where known
     time: str | None = None  # column of the rows' times, by which labels come
     time_kind: str = "time"  # or "number"
+    class_weight: tuple[float, ...] | None = None  # [K], what weights of rows are multiplied by
 
     def __repr__(self) -> str:
         """Return one line; `describe` lists the columns."""
@@ -130,7 +131,18 @@ class Schema:
 
     def without_target(self) -> Schema:
         """Return the same encoding without target, weights and times."""
-        return replace(self, target=None, weight=None, time=None)
+        return replace(self, target=None, weight=None, time=None, class_weight=None)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether rows have weights: by a column, or by their classes."""
+        return self.weight is not None or self.class_weight is not None
+
+    @property
+    def weight_in_words(self) -> str:
+        """What weights of rows are by."""
+        parts = [] if self.weight is None else [repr(self.weight)]
+        return " and ".join(parts if self.class_weight is None else [*parts, "class_weight"])
 
     def to_json(self) -> dict[str, Any]:
         """Return the schema as JSON-able values, with keys in a fixed order."""
@@ -142,7 +154,7 @@ class Schema:
             }
             for column in self.columns
         ]
-        found = {
+        found: dict[str, Any] = {
             "format": FORMAT,
             "columns": columns,
             "target": self.target,
@@ -154,7 +166,11 @@ class Schema:
             "left_out": [list(pair) for pair in self.left_out],
             "target_range": None if self.target_range is None else list(self.target_range),
         }
-        return found if self.time is None else {**found, "time": [self.time, self.time_kind]}
+        if self.time is not None:
+            found["time"] = [self.time, self.time_kind]
+        if self.class_weight is not None:
+            found["class_weight"] = list(self.class_weight)
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
@@ -181,6 +197,7 @@ class Schema:
             )
             limits, classes = data["target_range"], data["classes"]
             time, time_kind = data.get("time", (None, "time"))
+            of_classes = data.get("class_weight")
             schema = cls(
                 columns=columns,
                 target=data["target"],
@@ -193,6 +210,7 @@ class Schema:
                 target_range=None if limits is None else (limits[0], limits[1]),
                 time=time,
                 time_kind=time_kind,
+                class_weight=None if of_classes is None else tuple(of_classes),
             )
             _check(schema)
             return schema
@@ -229,6 +247,11 @@ class Schema:
             lines.append(f"target {self.target!r}: {self._describe_target()}")
         if self.weight is not None:
             lines.append(f"weight {self.weight!r}")
+        if self.class_weight is not None and self.classes is not None:
+            pairs = zip(self.classes, self.class_weight, strict=True)
+            shown = ", ".join(f"{label!r} {weight:g}" for label, weight in [*pairs][:8])
+            more = ", ..." if len(self.classes) > 8 else ""
+            lines.append(f"weights of classes: {shown}{more}")
         if self.time is not None:
             lines.append(f"time {self.time!r}, by which labels come")
         return "\n".join(line.rstrip() for line in lines)
@@ -257,6 +280,13 @@ def _check(schema: Schema) -> None:
     _expect(are_labels and classes != (), "classes", classes)
     are_texts = all(isinstance(text, str) for pair in schema.left_out for text in pair)
     _expect(are_texts, "left_out", schema.left_out)
+    weights = schema.class_weight
+    are_weights = weights is None or (
+        classes is not None
+        and len(weights) == len(classes)
+        and all(_is_number(weight) and weight >= 0.0 for weight in weights)
+    )
+    _expect(are_weights, "class_weight", weights)
     limits = schema.target_range
     _expect(limits is None or all(map(_is_number, limits)), "target_range", limits)
 

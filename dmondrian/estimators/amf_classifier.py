@@ -107,6 +107,10 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         of small trees, fitted by gradient boosting to rows kept of those before; see Notes. They
         look at labels to find their splits, which pays where few of many columns matter, or
         columns act together.
+    class_weight : dict of label to weight, "balanced" or None, default=None
+        What weights of rows are multiplied by, for their label; 1 for labels that are not named.
+        "balanced" gives all classes the same weight, by the rows of ``fit``: n / (K n_k);
+        ``partial_fit`` and runs, which do not know these beforehand, refuse it.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws. With an int, the forest is a pure function of the parameters
         and the rows in order, whatever the cuts between calls or the number of threads.
@@ -288,6 +292,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         drift: Literal["follow"] | None = None,
         delay: int | str = 1,
         experts: Sequence[str] = ("mondrian",),
+        class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -308,6 +313,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         self.drift = drift
         self.delay = delay
         self.experts = experts
+        self.class_weight = class_weight
         self.random_state = random_state
         self.n_jobs = n_jobs
 

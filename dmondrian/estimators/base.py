@@ -151,6 +151,12 @@ class BaseForest(BaseEstimator):
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
         """Return encoded labels, float64 [n]; refuse invalid ones."""
 
+    def _class_weighted(
+        self, codes: np.ndarray, w: np.ndarray | None, seen: float
+    ) -> np.ndarray | None:
+        """Return weights of rows times those of their classes, where there are classes."""
+        return w
+
     @abstractmethod
     def _label_finder(self) -> Callable[[Any], float | None]:
         """Return a function that encodes one label, or returns None if it needs full validation."""
@@ -338,8 +344,9 @@ class BaseForest(BaseEstimator):
         for name in ("feature_scales", "lifetime"):  # comparing arrays gives arrays
             if is_per_column(params.get(name)):
                 params[name] = numbers_per_column(params[name], name).tolist()
-        if isinstance(params.get("lifetime"), dict):  # a dict may be changed in place
-            params["lifetime"] = dict(params["lifetime"])
+        for name in ("lifetime", "class_weight"):  # a dict may be changed in place
+            if isinstance(params.get(name), dict):
+                params[name] = dict(params[name])
         if isinstance(params.get("experts"), list):  # as a list may
             params["experts"] = tuple(params["experts"])
         return {name: params[name] for name in params if name not in ("n_jobs", "random_state")}

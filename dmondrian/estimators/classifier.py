@@ -8,8 +8,8 @@ Shapes: n rows, d features, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -19,6 +19,14 @@ from sklearn.utils.validation import column_or_1d
 from dmondrian.errors import DataError, ParameterError
 from dmondrian.estimators._sklearn_private import check_partial_fit_first_call, fit_context
 from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.class_weight import (
+    ALLOWED,
+    BALANCED,
+    balanced_weights,
+    check_numbers,
+    weighted_rows,
+    weights_of_classes,
+)
 from dmondrian.estimators.sample_weight import check_some_weight
 from dmondrian.estimators.single_row import mean_of_single_row, row_by_row
 from dmondrian.uncertainty.temperature_scaling import Calibration, calibrated
@@ -30,9 +38,11 @@ class ForestClassifier(ClassifierMixin, BaseForest):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseForest._parameter_constraints,
         "calibrate": ["boolean"],
+        "class_weight": ALLOWED,
     }
 
     calibrate: bool
+    class_weight: dict[Any, float] | Literal["balanced"] | None
     classes_: np.ndarray
     n_classes_: int
 
@@ -64,6 +74,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
             check_some_weight(w)
             one.classes_, codes = np.unique(y, return_inverse=True)
             one.n_classes_ = len(one.classes_)
+            w = one._class_weighted(codes, w, 0.0)
             one._take_times(times, len(X))
             one._learn_all(X, codes, w, one.n_classes_)
         return self
@@ -100,6 +111,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         with self._learner(anew=False) as one:
             first = one is not self
             check_partial_fit_first_call(one, classes)
+            one._check_class_weight("partial_fit")
             if first:
                 one._check_stream()
             else:
@@ -108,6 +120,8 @@ class ForestClassifier(ClassifierMixin, BaseForest):
             is_flat = type(y) is np.ndarray and y.ndim == 1
             codes = one._encode(y if is_flat else column_or_1d(y))
             one.n_classes_ = len(one.classes_)
+            seen = 0.0 if first else one.forest_.total_weight
+            w = one._class_weighted(codes, w, seen)
             one._take_times(times, len(X))
             one._learn(X, codes, w, one.n_classes_, first=first)
         return self
@@ -131,12 +145,51 @@ class ForestClassifier(ClassifierMixin, BaseForest):
             )
         return codes
 
+    def _check_class_weight(self, how: str) -> None:
+        """Refuse weights of classes that are no numbers, or need all rows at once."""
+        if self.class_weight == BALANCED:
+            raise ParameterError(
+                'class_weight="balanced" counts the rows of each class, which only fit knows '
+                f"beforehand: give {how} numbers, such as class_weight={{label: weight}}"
+            )
+        if self.class_weight is not None:
+            check_numbers(self.class_weight)  # type: ignore[arg-type]  # not "balanced"
+
+    def _check_run(self) -> None:
+        self._check_class_weight("a run")
+        super()._check_run()
+
+    def _weights_of_classes(self, classes: Sequence[Any]) -> np.ndarray | None:
+        """Return the weight of each class, float64 [K]; None where all are 1."""
+        if self.class_weight is None:
+            return None
+        found = weights_of_classes(self.class_weight, classes)  # type: ignore[arg-type]  # checked
+        return None if (found == 1.0).all() else found
+
+    def _class_weighted(
+        self, codes: np.ndarray, w: np.ndarray | None, seen: float
+    ) -> np.ndarray | None:
+        """Return weights of rows times those of their classes."""
+        if self.class_weight == BALANCED:
+            found = balanced_weights(codes, w, len(self.classes_))
+            return weighted_rows(found, codes, w, seen)
+        of_classes = self._weights_of_classes(self.classes_.tolist())
+        if of_classes is None:
+            return w
+        return weighted_rows(of_classes, codes, w, seen)
+
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
         """Return encoded labels, float64 [n]; refuse invalid ones."""
         return self._encode(column_or_1d(y)).astype(np.float64)
 
     def _label_finder(self) -> Callable[[Any], float | None]:
-        codes = {label: float(code) for code, label in enumerate(self.classes_.tolist())}
+        # What has a weight is left to the general way.
+        weights = self._weights_of_classes(self.classes_.tolist())
+        codes = {
+            label: float(code)
+            for code, label in enumerate(self.classes_.tolist())
+            if weights is None or weights[code] == 1.0
+        }
         return codes.get
 
     def predict_proba(self, X: Any) -> np.ndarray:

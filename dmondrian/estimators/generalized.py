@@ -145,7 +145,8 @@ class GeneralizedMondrianForest(ChosenLifetime):
         with self._learner(anew=False):
             numeric = self.forest_.parameters.n_classes == 0
             X, y, w = self._validate_rows(X, y, sample_weight, first=False, numeric=numeric)
-            self._choose(X, self._checked_labels(y), w)
+            labels = self._checked_labels(y)
+            self._choose(X, labels, self._class_weighted(labels.astype(np.int64), w, 0.0))
         return self
 
     def _choose(self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None) -> None:

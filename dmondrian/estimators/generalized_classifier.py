@@ -63,7 +63,8 @@ class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
     lifetime, penalty, validation_fraction, max_lifetime
     aggregation, learning_rate, empty_cell, predict_extension
         As in :class:`dmondrian.GeneralizedMondrianForestRegressor`.
-    domain, clip, max_nodes, feature_scales, feature_units, warmup_rows, random_state, n_jobs
+    domain, clip, max_nodes, feature_scales, feature_units, warmup_rows, class_weight,
+    random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by the loss.
 
     Attributes
@@ -95,6 +96,7 @@ class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **GeneralizedMondrianForest._parameter_constraints,
+        "class_weight": ForestClassifier._parameter_constraints["class_weight"],
         "loss": [StrOptions(set(BINARY)), ConvexLoss],
     }
 
@@ -118,6 +120,7 @@ class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
         feature_scales: ArrayLike | Literal["auto", "learned"] | None = None,
         feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
+        class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -138,6 +141,7 @@ class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
         self.feature_scales = feature_scales
         self.feature_units = feature_units
         self.warmup_rows = warmup_rows
+        self.class_weight = class_weight
         self.random_state = random_state
         self.n_jobs = n_jobs
 

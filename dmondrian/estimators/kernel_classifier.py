@@ -92,6 +92,10 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         partition does not depend on the rows.
     clip : bool, default=False
         On the cube, move rows that lie outside to its surface; else they are refused.
+    class_weight : dict of label to weight, "balanced" or None, default=None
+        What weights of rows are multiplied by, for their label; 1 for labels that are not named.
+        "balanced" gives all classes the same weight, by the rows of ``fit``: n / (K n_k);
+        ``partial_fit`` and runs, which do not know these beforehand, refuse it.
     random_state : int, RandomState or None, default=None
     n_jobs : int or None, default=None
         Threads over trees.
@@ -127,6 +131,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MondrianKernel._parameter_constraints,
+        "class_weight": ForestClassifier._parameter_constraints["class_weight"],
         "loss": [StrOptions(set(LOSSES))],
     }
 
@@ -148,6 +153,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         n_passes: int = 10,
         domain: Literal["range", "cube"] = "range",
         clip: bool = False,
+        class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -166,6 +172,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         self.n_passes = n_passes
         self.domain = domain
         self.clip = clip
+        self.class_weight = class_weight
         self.random_state = random_state
         self.n_jobs = n_jobs
 

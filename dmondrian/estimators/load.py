@@ -37,6 +37,8 @@ def estimator_of(algorithm: str, params: dict[str, Any]) -> Any:
         params["lifetime"] = lifetime_from_json(params["lifetime"])
     if isinstance(params.get("experts"), list):  # JSON has no tuples
         params["experts"] = tuple(params["experts"])
+    if isinstance(params.get("class_weight"), list):  # pairs: JSON has no keys but texts
+        params["class_weight"] = dict(params["class_weight"])
     if "feature_units" in signature(kind).parameters:
         params.setdefault("feature_units", None)  # a model saved before the parameter existed
     return kind(**params)

@@ -69,7 +69,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         else they are refused.
     max_nodes : int or None, default=None
         Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
-    feature_scales, feature_units, warmup_rows, random_state, n_jobs
+    feature_scales, feature_units, warmup_rows, class_weight, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`, but no scales by default; they are chosen by
         the Brier score.
     calibrate : bool, default=False
@@ -136,6 +136,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
         calibrate: bool = False,
+        class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -153,6 +154,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         self.feature_units = feature_units
         self.warmup_rows = warmup_rows
         self.calibrate = calibrate
+        self.class_weight = class_weight
         self.random_state = random_state
         self.n_jobs = n_jobs
 

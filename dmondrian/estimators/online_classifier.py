@@ -60,7 +60,7 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
         Cap on the nodes of a tree; when reached, leaves go on counting and candidates are given up.
     calibrate : bool, default=False
         As in :class:`dmondrian.AMFClassifier`.
-    random_state, n_jobs
+    class_weight, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`.
 
     Attributes
@@ -99,6 +99,7 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **OnlineRandomForest._parameter_constraints,
         "calibrate": ForestClassifier._parameter_constraints["calibrate"],
+        "class_weight": ForestClassifier._parameter_constraints["class_weight"],
         "criterion": [CRITERION],
         "aggregation": [StrOptions({"mean", "vote"})],
     }
@@ -122,6 +123,7 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
         aggregation: Literal["mean", "vote"] = "mean",
         max_nodes: int | None = None,
         calibrate: bool = False,
+        class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -139,6 +141,7 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
         self.aggregation = aggregation
         self.max_nodes = max_nodes
         self.calibrate = calibrate
+        self.class_weight = class_weight
         self.random_state = random_state
         self.n_jobs = n_jobs
 

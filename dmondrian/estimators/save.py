@@ -59,6 +59,11 @@ def plain_params(estimator: Any) -> dict[str, Any]:
         params["feature_scales"] = scales.tolist()
     if is_per_column(params.get("lifetime")):
         params["lifetime"] = numbers_per_column(params["lifetime"], "lifetime").tolist()
+    if params.get("class_weight") is None:
+        params.pop("class_weight", None)  # as forests have it that were saved before there was one
+    elif isinstance(params["class_weight"], dict):  # JSON has no keys but texts
+        weights = params["class_weight"].items()
+        params["class_weight"] = [[_plain(label), float(weight)] for label, weight in weights]
     return {key: _plain(value) for key, value in params.items()}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import tomli_w
 
+from dmondrian._text.wording import label_as_key
 from dmondrian.data import Block, Plan, Schema
 from dmondrian.report.facts import Facts
 
@@ -52,6 +53,8 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters as a job file has them: "none" is None, save for a seed."""
     given = {name: value for name, value in params.items() if name != "n_jobs"}
     seed = given.pop("random_state", None)
+    if "class_weight" in given:  # pairs, as labels may be numbers; keys of TOML are texts
+        given["class_weight"] = {label_as_key(label): w for label, w in given["class_weight"]}
     some = {name: "none" if value is None else value for name, value in given.items()}
     return some if seed is None else {**some, "random_state": seed}
 

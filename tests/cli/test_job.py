@@ -357,6 +357,21 @@ def test_a_delay_is_of_a_forest_that_follows_the_stream(tmp_path):
             build_estimator(read_job(write(tmp_path, GOOD), overrides))
 
 
+def test_weights_of_classes_are_a_table_of_numbers(tmp_path):
+    job = read_job(write(tmp_path, GOOD), ["forest.class_weight={yes = 5, no = 1}"])
+    assert build_estimator(job).class_weight == {"yes": 5, "no": 1}
+    none = read_job(write(tmp_path, GOOD), ["forest.class_weight=none"])
+    assert build_estimator(none).class_weight is None
+    for override, message in (
+        ("class_weight=balanced", r"class_weight=balanced: \[forest\] class_weight .*a run numbers"),
+        ("class_weight={yes = -5}", r"class_weight={yes = -5}: \[forest\] class_weight.*finite"),
+        ("class_weight=[1, 5]", r"class_weight=.*: \[forest\] class_weight: .*must be"),
+        ("class_weights={yes = 5}", "did you mean 'class_weight'"),
+    ):
+        with pytest.raises(JobError, match=message):
+            build_estimator(read_job(write(tmp_path, GOOD), [f"forest.{override}"]))
+
+
 @pytest.mark.parametrize(
     "override", ["charge_opening=1", "alpha=true", "max_nodes=true", "alpha=none"]
 )

@@ -187,8 +187,8 @@ def evaluate(
     if total.weight == 0.0:
         schema = plan.schema
         lacks = f"a label in {schema.target!r}"
-        if schema.weight is not None:
-            lacks = f"a positive weight in {schema.weight!r}" + (
+        if schema.has_weights:
+            lacks = f"a positive weight in {schema.weight_in_words}" + (
                 f" and {lacks}" if schema.target is not None else ""
             )
         raise DataError(f"no row of the data has {lacks}: there is nothing to measure")

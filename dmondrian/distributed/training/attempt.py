@@ -140,8 +140,8 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
     # After a merge of runs nothing is known of the rows before its start.
     if progressive is not None and progressive.weight == 0.0 and progressive.start == 0:
         raise DataError(
-            f"no row of the data has a positive weight ({plan.schema.weight!r}): there is nothing "
-            "to learn"
+            f"no row of the data has a positive weight ({plan.schema.weight_in_words}): there is "
+            "nothing to learn"
         )
     rows = attempt.rows_so_far
     if rows and not rows["learned"] and rows["waiting"]:

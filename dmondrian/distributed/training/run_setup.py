@@ -121,6 +121,8 @@ def prepare_run(
     else:
         plan = extend_plan(stored, data, learned_by_all(Run.open(url)), among)
         began = _began(Run.open(url), plan, data, options)
+    began = _weighted(began, estimator)
+    plan = _weighted(plan, estimator) if stored is None else plan
     estimator._check_time(plan.schema.time, plan.schema.time_kind)
     for note in (*plan.notes, *plan.about_learned):
         _log.info(note, extra=NOTED)
@@ -147,6 +149,18 @@ def prepare_run(
         if n_trees > there["n_estimators"] and not follows_stream(there["parameters"]):
             text += f" To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
         raise CheckpointError(text) from None
+
+
+def _weighted(plan: Plan, estimator: Any) -> Plan:
+    """Return a plan whose rows have the weights of their classes."""
+    of_classes, classes = None, plan.schema.classes
+    if classes is not None and getattr(estimator, "class_weight", None) is not None:
+        estimator._check_class_weight("a run")
+        of_classes = estimator._weights_of_classes(classes)
+    given = None if of_classes is None else tuple(of_classes.tolist())
+    if given == plan.schema.class_weight:
+        return plan
+    return replace(plan, schema=replace(plan.schema, class_weight=given))
 
 
 def learned_by_all(run: Run) -> int:
@@ -235,6 +249,10 @@ def _about(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     estimator._validate_params()
     schema = plan.schema
     params = _known_then(plain_params(estimator), plain_params(type(estimator)()), url)
+    params.pop("class_weight", None)
+    if schema.class_weight is not None and schema.classes is not None:  # of all, however written
+        pairs = zip(schema.classes, schema.class_weight, strict=True)
+        params["class_weight"] = [[label, weight] for label, weight in pairs]
     params["n_jobs"] = None  # does not change the forest; workers have their own threads
     return {
         "algorithm": estimator.algorithm,
@@ -254,7 +272,7 @@ def _known_then(params: dict[str, Any], defaults: dict[str, Any], url: str) -> d
         stored = Run.open(url).run_json.get("estimator") or params
     except CheckpointError:
         stored = params
-    return {k: value for k, value in params.items() if k in stored or value != defaults[k]}
+    return {k: value for k, value in params.items() if k in stored or value != defaults.get(k)}
 
 
 def _trees(

@@ -361,7 +361,7 @@ def _restored(held: HeldRun, order: Restore) -> Forest:
 
 def _check_position(held: HeldRun, order: Restore, forest: Forest) -> None:
     """Refuse trees that have learned rows after the position (checked for unweighted rows)."""
-    if held.plan.schema.weight is None and forest.total_weight > order.position:
+    if not held.plan.schema.has_weights and forest.total_weight > order.position:
         name = manifest_name(order.position)
         raise CorruptError(
             f"shard {order.shard} of {order.run} has learned {forest.total_weight:,.0f} rows, but "
