@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dmondrian._text.wording import counted
+from dmondrian._text.wording import counted, label_as_key
 from dmondrian.cli.job_keys import ALGORITHMS, WITHOUT_TARGET, is_classifier
 from dmondrian.cli.output import Output
 from dmondrian.errors import DataError, JobError
@@ -143,6 +143,7 @@ def _job(
         f"{_key(algorithm=algorithm)} # {ALGORITHMS[algorithm]}",
         "n_estimators = 10 # trees: more are more accurate, and take more time and memory",
         "random_state = 0 # the seed: the same job gives the same forest, byte for byte",
+        *_class_weight_lines(plan.schema),
         *_drift_lines(algorithm),
         "",
         "[run]",
@@ -165,6 +166,15 @@ _REASONS = {
     "null_target": "leave out rows whose target is missing",
     "infinite": "put infinite numbers at the nearest finite bound of their column",
 }
+
+
+def _class_weight_lines(schema: Schema) -> list[str]:
+    """Return a line about weights of classes, where there are two or more of them."""
+    if schema.n_classes < 2:
+        return []
+    last = label_as_key((schema.classes or ())[-1])
+    weights = f"class_weight = {{{_key(**{last: 2})}}}"
+    return [f"# {_one_line(weights)} # weights of rows times this, for a class"]
 
 
 def _drift_lines(algorithm: str) -> list[str]:
@@ -218,7 +228,7 @@ def _columns(plan: Plan) -> list[str]:
     return [*lines, f"  and {n_more:,} more: see `dmondrian schema`"] if n_more else lines
 
 
-def _key(**keys: str) -> str:
+def _key(**keys: str | int) -> str:
     """Return a key and its value as TOML."""
     import tomli_w
 

@@ -75,6 +75,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
             one.classes_, codes = np.unique(y, return_inverse=True)
             one.n_classes_ = len(one.classes_)
             w = one._class_weighted(codes, w, 0.0)
+            check_some_weight(w, "sample_weight times class_weight")
             one._take_times(times, len(X))
             one._learn_all(X, codes, w, one.n_classes_)
         return self

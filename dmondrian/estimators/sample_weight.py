@@ -43,7 +43,7 @@ def checked_weights(sample_weight: Any, n: int, seen: float) -> np.ndarray:
     return w
 
 
-def check_some_weight(w: np.ndarray | None) -> None:
+def check_some_weight(w: np.ndarray | None, name: str = "sample_weight") -> None:
     """Refuse rows that all have weight 0."""
     if w is not None and not w.any():
-        raise ValueError("sample_weight must contain at least one non-zero number")
+        raise ValueError(f"{name} must contain at least one non-zero number")

@@ -363,7 +363,10 @@ def test_weights_of_classes_are_a_table_of_numbers(tmp_path):
     none = read_job(write(tmp_path, GOOD), ["forest.class_weight=none"])
     assert build_estimator(none).class_weight is None
     for override, message in (
-        ("class_weight=balanced", r"class_weight=balanced: \[forest\] class_weight .*a run numbers"),
+        (
+            "class_weight=balanced",
+            r"=balanced: \[forest\] class_weight .*a run numbers",
+        ),
         ("class_weight={yes = -5}", r"class_weight={yes = -5}: \[forest\] class_weight.*finite"),
         ("class_weight=[1, 5]", r"class_weight=.*: \[forest\] class_weight: .*must be"),
         ("class_weights={yes = 5}", "did you mean 'class_weight'"),

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dmondrian import AMFClassifier, AMFRegressor, CheckpointError, ParameterError
-from dmondrian.checkpoint import Run
 from dmondrian.distributed import evaluate, train
 from dmondrian.report.facts import gather
 from dmondrian.report.rerun_job import job_of
 from tests.cli.command import call
+from tests.distributed.conftest import digests
 
 N = 600
 
@@ -25,7 +25,7 @@ N = 600
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows with labels 0 and 1, weights, and weights that are those of classes too."""
     draw = np.random.default_rng(0)
-    x, w = draw.random((2, N)), draw.integers(0, 3, N).astype(float)
+    x, w = draw.random(N), draw.integers(0, 3, N).astype(float)
     y = (x + draw.normal(0.0, 0.3, N) > 0.8).astype(int)
     by_class = np.where(y == 1, 2.5, 1.0)
     table = {"x": x, "z": draw.random(N), "y": y, "w": w, "c": by_class, "cw": w * by_class}
@@ -52,8 +52,7 @@ def test_it_multiplies_weights_of_rows(
 ) -> None:
     own = run_of(client, rows, tmp_path / "own", weight, class_weight={1: 2.5}, **settings)
     other = run_of(client, rows, tmp_path / "other", known, **settings)
-    names = sorted(shard.digest for shard in Run.open(own.run_url).newest().shards)
-    assert names == sorted(shard.digest for shard in Run.open(other.run_url).newest().shards)
+    assert digests(own) == digests(other)
     assert own.metrics == other.metrics  # which are weighted as rows are
     # and of other rows, as with a column of weights
     measured = evaluate(tmp_path / "own", rows, client=client)
@@ -77,7 +76,7 @@ def test_the_same_weights_resume_however_they_are_written(
     assert first.to_local().class_weight == {0: 1.0, 1: 2.5}
     text, _ = call("describe", tmp_path / "run")
     assert "'0' 1, '1' 2.5" in text
-    assert '[forest.class_weight]\n0 = 1.0\n1 = 2.5\n' in job_of(gather(first.run_url))
+    assert "[forest.class_weight]\n0 = 1.0\n1 = 2.5\n" in job_of(gather(first.run_url))
 
 
 def test_a_run_without_it_is_stored_as_before(client: Any, rows: Path, tmp_path: Path) -> None:
