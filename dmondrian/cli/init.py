@@ -143,7 +143,7 @@ def _job(
         f"{_key(algorithm=algorithm)} # {ALGORITHMS[algorithm]}",
         "n_estimators = 10 # trees: more are more accurate, and take more time and memory",
         "random_state = 0 # the seed: the same job gives the same forest, byte for byte",
-        *_class_weight_lines(plan.schema),
+        *_class_weight_lines(plan),
         *_drift_lines(algorithm),
         "",
         "[run]",
@@ -168,11 +168,12 @@ _REASONS = {
 }
 
 
-def _class_weight_lines(schema: Schema) -> list[str]:
+def _class_weight_lines(plan: Plan) -> list[str]:
     """Return a line about weights of classes, where there are two or more of them."""
-    if schema.n_classes < 2:
+    classes = plan.schema.classes or ()
+    if len(classes) < 2:
         return []
-    last = label_as_key((schema.classes or ())[-1])
+    last = label_as_key(classes[-1])
     weights = f"class_weight = {{{_key(**{last: 2})}}}"
     return [f"# {_one_line(weights)} # weights of rows times this, for a class"]
 

@@ -96,7 +96,7 @@ def balanced_weights(codes: np.ndarray, w: np.ndarray | None, n_classes: int) ->
     References
     ----------
     King, Zeng (2001), "Logistic regression in rare events data", Political Analysis 9(2), section
-    4.2; as scikit-learn's ``compute_class_weight``.
+    4.2; scikit-learn has the same.
     """
     sums = np.bincount(codes, weights=w, minlength=n_classes).astype(np.float64)
     found = np.ones(n_classes)

@@ -63,9 +63,10 @@ class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
     lifetime, penalty, validation_fraction, max_lifetime
     aggregation, learning_rate, empty_cell, predict_extension
         As in :class:`dmondrian.GeneralizedMondrianForestRegressor`.
-    domain, clip, max_nodes, feature_scales, feature_units, warmup_rows, class_weight,
-    random_state, n_jobs
+    domain, clip, max_nodes, feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by the loss.
+    class_weight
+        As in :class:`dmondrian.AMFClassifier`.
 
     Attributes
     ----------
