@@ -42,7 +42,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
     }
 
     calibrate: bool
-    class_weight: dict[Any, float] | Literal["balanced"] | None
+    class_weight: dict[Any, float] | Literal["balanced"] | None = None
     classes_: np.ndarray
     n_classes_: int
 
