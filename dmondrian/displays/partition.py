@@ -96,6 +96,11 @@ class PartitionDisplay:
                 f"a partition is drawn of two features, this forest has {estimator.n_features_in_}:"
                 " fit one on two columns"
             )
+        if estimator._encodes_missing():
+            raise ParameterError(
+                'a forest with missing_values="encode" parts each column by its value and by '
+                "whether it is missing: fit one without missing values to draw its cells"
+            )
         rows = np.asarray(X, np.float64)
         low, high = rows.min(axis=0), rows.max(axis=0)
         border = margin * (high - low)

@@ -107,6 +107,10 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         of small trees, fitted by gradient boosting to rows kept of those before; see Notes. They
         look at labels to find their splits, which pays where few of many columns matter, or
         columns act together.
+    missing_values : {"error", "encode"}, default="error"
+        "encode" takes rows with missing values (NaN): trees see each column, with 0 where it is
+        missing (the middle, .5, on the cube), and beside it whether it is, 0 or 1; so twice as many
+        features, whatever rows come. Scale the columns to ranges near 1, around 0.
     class_weight : dict of label to weight, "balanced" or None, default=None
         What weights of rows are multiplied by, for their label; 1 for labels that are not named.
         "balanced" gives all classes the same weight, by the rows of ``fit``: n / (K n_k);
@@ -293,6 +297,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         delay: int | str = 1,
         experts: Sequence[str] = ("mondrian",),
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
+        missing_values: Literal["error", "encode"] = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -314,6 +319,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         self.delay = delay
         self.experts = experts
         self.class_weight = class_weight
+        self.missing_values = missing_values
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -74,7 +74,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         What members of a forest with ``drift="follow"`` mix. With "boosted", one input more: sets
         of small trees, fitted by gradient boosting to rows kept of those before; see Notes.
     use_aggregation, predict_extension, domain, clip, max_nodes
-    feature_scales, feature_units, warmup_rows, random_state, n_jobs
+    feature_scales, feature_units, warmup_rows, missing_values, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`. There is no ``split_pure``: labels are continuous.
 
     Attributes
@@ -184,6 +184,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         feature_scales: ArrayLike | Literal["auto", "learned"] | None = "auto",
         feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
+        missing_values: Literal["error", "encode"] = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -204,6 +205,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         self.feature_scales = feature_scales
         self.feature_units = feature_units
         self.warmup_rows = warmup_rows
+        self.missing_values = missing_values
         self.random_state = random_state
         self.n_jobs = n_jobs
 

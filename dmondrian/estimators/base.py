@@ -47,6 +47,7 @@ from dmondrian.estimators.feature_scales import (
     units_of,
 )
 from dmondrian.estimators.memory_check import check_memory
+from dmondrian.estimators.missing_values import ALLOWED, ENCODE, filling, with_indicators
 from dmondrian.estimators.one_state import in_one_state
 from dmondrian.estimators.sample_weight import checked_weights
 from dmondrian.estimators.single_row import (
@@ -83,6 +84,7 @@ class BaseForest(BaseEstimator):
         "feature_units": [StrOptions({"auto"}), None],
         "warmup_rows": [Interval(Integral, LEAST_WARMUP, LARGEST_WARMUP, closed="both")],
         "max_nodes": [Interval(Integral, 1, None, closed="left"), None],
+        "missing_values": ALLOWED,
         "random_state": ["random_state"],
         "n_jobs": [Integral, None],
     }
@@ -94,6 +96,7 @@ class BaseForest(BaseEstimator):
     max_nodes: int | None
     feature_scales: ArrayLike | Literal["auto", "learned"] | None
     feature_units: Literal["auto"] | None = None
+    missing_values: Literal["error", "encode"] = "error"
     warmup_rows: int
     random_state: Any
     n_jobs: int | None
@@ -167,6 +170,11 @@ class BaseForest(BaseEstimator):
     def _check_run(self) -> None:
         """Refuse parameters that are not supported in runs on a cluster."""
         self._check_stream()
+        if self.missing_values != "error":
+            raise ParameterError(
+                f"missing_values={self.missing_values!r} is of rows that are given as arrays or "
+                "frames: a run encodes missing values of its columns anyway; leave it out"
+            )
 
     def _check_time(self, column: str | None, kind: str | None = None) -> None:
         """Refuse a column of times that no label comes by, for runs on a cluster."""
@@ -218,7 +226,13 @@ class BaseForest(BaseEstimator):
         separately, at least 0: of log loss by Krichevsky-Trofimov forecasts for classes, of squared
         error by running means for numbers. All zeros if no split has a gain.
         """
-        return importances(self._fitted_forest())
+        return self._of_columns(importances(self._fitted_forest()))
+
+    def _of_columns(self, of_features: np.ndarray) -> np.ndarray:
+        """Return sums over the features of each given column."""
+        if not self._encodes_missing():
+            return of_features
+        return of_features.reshape(-1, 2).sum(axis=1)
 
     @property
     def n_clipped_(self) -> int:
@@ -238,10 +252,8 @@ class BaseForest(BaseEstimator):
             X, y = rows, labels
         else:
             checking = self if first else comparing_names(self, X)
-            X, y = validate_data(
-                checking, X, y, dtype=np.float32, order="C", reset=first, y_numeric=numeric
-            )
-        self._check_domain(X)
+            X, y = self._validated(checking, X, y, reset=first, y_numeric=numeric)
+        X = self._features(X, first)
         if sample_weight is None:
             return X, y, None
         seen = 0.0 if first else self.forest_.total_weight
@@ -372,9 +384,48 @@ class BaseForest(BaseEstimator):
         rows = plain_rows(self, X)
         if rows is None:
             checking = comparing_names(self, X)
-            rows = validate_data(checking, X, dtype=np.float32, order="C", reset=False)
-        self._check_domain(rows)
-        return rows
+            rows = self._validated(checking, X, reset=False)
+        return self._features(rows)
+
+    def _checked_pairs(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return validated rows that are not learned, and their labels, numbers."""
+        X, y = self._validated(comparing_names(self, X), X, y, reset=False, y_numeric=True)
+        return self._features(X), y
+
+    def _validated(self, checking: Any, *data: Any, reset: bool, **options: Any) -> Any:
+        """Return what scikit-learn makes of rows, with or without labels."""
+        finite: Any = "allow-nan" if self._encodes_missing(reset) else True
+        return validate_data(
+            checking,
+            *data,
+            dtype=np.float32,
+            order="C",
+            reset=reset,
+            ensure_all_finite=finite,
+            **options,
+        )
+
+    def _encodes_missing(self, first: bool = False) -> bool:
+        """Whether rows may have missing values: of a new forest, or as the forest was begun."""
+        begun_with = None if first else self.__dict__.get("_begun_with")
+        if begun_with is None:
+            return self.missing_values == ENCODE
+        return bool(begun_with.get("missing_values") == ENCODE)
+
+    def _features(self, X: np.ndarray, first: bool = False) -> np.ndarray:
+        """Return validated rows as trees see them, float32 [n, d] or, with indicators, [n, 2 d]."""
+        if not self._encodes_missing(first):
+            self._check_domain(X)
+            return X
+        is_missing = np.isnan(X)
+        X = np.where(is_missing, filling(self.domain), X)
+        self._check_domain(X)
+        return with_indicators(X, is_missing)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing_values == ENCODE
+        return tags
 
     def _check_domain(self, X: np.ndarray) -> None:
         """Refuse rows outside the cube, naming the column."""
@@ -474,7 +525,8 @@ class BaseForest(BaseEstimator):
         fitted = clone(self)
         fitted.forest_ = forest
         fitted._begun_with = fitted._lasting_params()
-        fitted.n_features_in_ = forest.parameters.n_features
+        n_features = forest.parameters.n_features
+        fitted.n_features_in_ = n_features // 2 if fitted._encodes_missing() else n_features
         if feature_names is not None:
             fitted.feature_names_in_ = np.array(list(feature_names), dtype=object)
         if classes is not None:

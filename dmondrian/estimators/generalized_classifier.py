@@ -65,7 +65,7 @@ class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
         As in :class:`dmondrian.GeneralizedMondrianForestRegressor`.
     domain, clip, max_nodes, feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by the loss.
-    class_weight
+    class_weight, missing_values
         As in :class:`dmondrian.AMFClassifier`.
 
     Attributes
@@ -122,6 +122,7 @@ class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
         feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
+        missing_values: Literal["error", "encode"] = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -143,6 +144,7 @@ class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
         self.feature_units = feature_units
         self.warmup_rows = warmup_rows
         self.class_weight = class_weight
+        self.missing_values = missing_values
         self.random_state = random_state
         self.n_jobs = n_jobs
 

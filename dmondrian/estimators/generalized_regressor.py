@@ -94,6 +94,8 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         As in :class:`dmondrian.MondrianForestClassifier`.
     domain, clip, max_nodes, feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by the loss.
+    missing_values
+        As in :class:`dmondrian.AMFRegressor`.
 
     Attributes
     ----------
@@ -171,6 +173,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         feature_scales: ArrayLike | Literal["auto", "learned"] | None = None,
         feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
+        missing_values: Literal["error", "encode"] = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -194,6 +197,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         self.feature_scales = feature_scales
         self.feature_units = feature_units
         self.warmup_rows = warmup_rows
+        self.missing_values = missing_values
         self.random_state = random_state
         self.n_jobs = n_jobs
 

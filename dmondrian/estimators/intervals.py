@@ -14,13 +14,12 @@ from statistics import NormalDist
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dmondrian.ensemble.settings.lifetime import check_lifetimes
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.mondrian import MondrianForest
 from dmondrian.estimators.one_state import in_one_state
-from dmondrian.estimators.single_row import comparing_names
 from dmondrian.uncertainty.confidence import RATIO, debiasing_weights, weight_norms
 from dmondrian.uncertainty.conformal import conformal_quantile, probability
 from dmondrian.uncertainty.gaussian_mixture import check_levels, mixture_std, predict_quantiles
@@ -139,11 +138,7 @@ class Intervals(MondrianForest):
         """
         check_is_fitted(self)
         with self._learner(anew=False):
-            checking = comparing_names(self, X)
-            X, y = validate_data(
-                checking, X, y, dtype=np.float32, order="C", reset=False, y_numeric=True
-            )
-            self._check_domain(X)
+            X, y = self._checked_pairs(X, y)
             mean, std = self._mean_and_std(X, self._one_lifetime(None))
             error = np.abs(np.asarray(y, np.float64) - mean)
             unknown = np.where(error > 0.0, np.inf, 0.0)
@@ -232,8 +227,8 @@ class Intervals(MondrianForest):
         """
         z = NormalDist().inv_cdf(0.5 + 0.5 * probability("level", level))
         lifetimes, shares = self._inference_at(lifetime, debias)
-        X, learned = self._check_rows(X), self._check_rows(X_train)
         mean = shares @ self._predictions_at(X, lifetimes)[:, :, 0]
+        X, learned = self._check_rows(X), self._check_rows(X_train)
         norms = weight_norms(self.forest_, X, learned, lifetimes, shares)
         half = z * norms * mixture_std(self.forest_, X, float(lifetimes[0]))
         return mean - half, mean + half

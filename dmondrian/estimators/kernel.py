@@ -82,6 +82,7 @@ class MondrianKernel(MondrianPartitions):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MondrianPartitions._parameter_constraints,
         "n_estimators": BaseForest._parameter_constraints["n_estimators"],
+        "missing_values": BaseForest._parameter_constraints["missing_values"],
         "lifetime": [
             *MondrianPartitions._parameter_constraints["lifetime"],
             StrOptions(set(CHOICES)),

@@ -92,6 +92,10 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         partition does not depend on the rows.
     clip : bool, default=False
         On the cube, move rows that lie outside to its surface; else they are refused.
+    missing_values : {"error", "encode"}, default="error"
+        "encode" takes rows with missing values (NaN): trees see each column, with 0 where it is
+        missing (the middle, .5, on the cube), and beside it whether it is, 0 or 1; so twice as many
+        features, whatever rows come. Scale the columns to ranges near 1, around 0.
     class_weight : dict of label to weight, "balanced" or None, default=None
         What weights of rows are multiplied by, for their label; 1 for labels that are not named.
         "balanced" gives all classes the same weight, by the rows of ``fit``: n / (K n_k);
@@ -154,6 +158,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         domain: Literal["range", "cube"] = "range",
         clip: bool = False,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
+        missing_values: Literal["error", "encode"] = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -173,6 +178,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         self.domain = domain
         self.clip = clip
         self.class_weight = class_weight
+        self.missing_values = missing_values
         self.random_state = random_state
         self.n_jobs = n_jobs
 

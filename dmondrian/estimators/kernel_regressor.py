@@ -75,6 +75,10 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         partition does not depend on the rows.
     clip : bool, default=False
         On the cube, move rows that lie outside to its surface; else they are refused.
+    missing_values : {"error", "encode"}, default="error"
+        "encode" takes rows with missing values (NaN): trees see each column, with 0 where it is
+        missing (the middle, .5, on the cube), and beside it whether it is, 0 or 1; so twice as many
+        features, whatever rows come. Scale the columns to ranges near 1, around 0.
     random_state : int, RandomState or None, default=None
     n_jobs : int or None, default=None
         Threads over trees.
@@ -127,6 +131,7 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         n_passes: int = 10,
         domain: Literal["range", "cube"] = "range",
         clip: bool = False,
+        missing_values: Literal["error", "encode"] = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -144,6 +149,7 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         self.n_passes = n_passes
         self.domain = domain
         self.clip = clip
+        self.missing_values = missing_values
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dmondrian.ensemble.settings.lifetime import check_lifetimes
 from dmondrian.errors import ParameterError
@@ -150,9 +150,7 @@ class LabelIntervals(GeneralizedMondrianForest):
         share = probability("coverage", coverage)
         with self._learner(anew=False):
             checking = comparing_names(self, X)
-            X, y = validate_data(
-                checking, X, y, dtype=np.float32, order="C", reset=False, y_numeric=True
-            )
+            X, y = self._validated(checking, X, y, reset=False, y_numeric=True)
             lower, upper = self.predict_interval(X, share)
             scores = np.sort(np.maximum(lower - y, y - upper))
             with self._turns.alone():

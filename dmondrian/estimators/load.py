@@ -73,6 +73,8 @@ def load_estimator(path: str | PathLike[str]) -> Any:
         forest.calibration = kind_of(
             forest.parameters.gives_label_variance
         )()  # parts of a merged run had none
+    if names is not None and unfitted._encodes_missing():
+        names = names[::2]  # each column, and whether it is missing
     fitted = unfitted._adopt(forest, classes, names)
     fitted._is_of_run = model.get("schema") is not None
     if model.get("interval_scores") is not None:

@@ -69,7 +69,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         else they are refused.
     max_nodes : int or None, default=None
         Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
-    feature_scales, feature_units, warmup_rows, class_weight, random_state, n_jobs
+    feature_scales, feature_units, warmup_rows, missing_values, class_weight, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`, but no scales by default; they are chosen by
         the Brier score.
     calibrate : bool, default=False
@@ -137,6 +137,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         warmup_rows: int = LAST,
         calibrate: bool = False,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
+        missing_values: Literal["error", "encode"] = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -155,6 +156,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         self.warmup_rows = warmup_rows
         self.calibrate = calibrate
         self.class_weight = class_weight
+        self.missing_values = missing_values
         self.random_state = random_state
         self.n_jobs = n_jobs
 

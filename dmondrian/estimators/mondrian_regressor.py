@@ -40,7 +40,7 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
     empty_cell : {"parent", "prior"}, default="parent"
         Prediction of a cell without rows: that of its parent, or 0, as in M17.
     predict_extension, domain, clip, max_nodes
-    feature_scales, feature_units, warmup_rows, random_state, n_jobs
+    feature_scales, feature_units, warmup_rows, missing_values, random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by squared
         error. There is no ``split_pure``: labels are continuous.
 
@@ -96,6 +96,7 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
         feature_scales: ArrayLike | Literal["auto", "learned"] | None = None,
         feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
+        missing_values: Literal["error", "encode"] = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -110,6 +111,7 @@ class MondrianForestRegressor(Intervals, ForestRegressor):
         self.feature_scales = feature_scales
         self.feature_units = feature_units
         self.warmup_rows = warmup_rows
+        self.missing_values = missing_values
         self.random_state = random_state
         self.n_jobs = n_jobs
 

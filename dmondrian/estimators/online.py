@@ -37,7 +37,7 @@ class OnlineRandomForest(BaseForest):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **{
             name: BaseForest._parameter_constraints[name]
-            for name in ("n_estimators", "max_nodes", "random_state", "n_jobs")
+            for name in ("n_estimators", "max_nodes", "missing_values", "random_state", "n_jobs")
         },
         "candidate_rate": [Interval(Real, 0, LARGEST_RATE, closed="both")],
         "n_thresholds": [Interval(Integral, 1, MOST_POINTS, closed="both")],
@@ -115,7 +115,7 @@ class OnlineRandomForest(BaseForest):
             last = nodes.STAT + tree.n_stats - 1
             np.add.at(gains, tree.i[inside, nodes.FEATURE], tree.d[inside, last])
         total = gains.sum()
-        return gains / total if total > 0.0 else gains
+        return self._of_columns(gains / total if total > 0.0 else gains)
 
     @in_one_state
     def nodes(self, tree: int) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
         Cap on the nodes of a tree; when reached, leaves go on counting and candidates are given up.
     calibrate : bool, default=False
         As in :class:`dmondrian.AMFClassifier`.
-    class_weight, random_state, n_jobs
+    missing_values, class_weight, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`.
 
     Attributes
@@ -124,6 +124,7 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
         max_nodes: int | None = None,
         calibrate: bool = False,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
+        missing_values: Literal["error", "encode"] = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -142,6 +143,7 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
         self.max_nodes = max_nodes
         self.calibrate = calibrate
         self.class_weight = class_weight
+        self.missing_values = missing_values
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -5,7 +5,7 @@ Shapes: n rows, d features.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class OnlineRandomForestRegressor(OnlineRandomForest, ForestRegressor):
     structure_share, ignore_share
         As in :class:`dmondrian.OnlineRandomForestClassifier`; a leaf of the fringe takes about
         56 (candidate_rate + 2) n_thresholds bytes.
-    max_nodes, random_state, n_jobs
+    max_nodes, missing_values, random_state, n_jobs
         As in :class:`dmondrian.OnlineRandomForestClassifier`.
 
     Attributes
@@ -77,6 +77,7 @@ class OnlineRandomForestRegressor(OnlineRandomForest, ForestRegressor):
         structure_share: float = 0.5,
         ignore_share: float = 0.0,
         max_nodes: int | None = None,
+        missing_values: Literal["error", "encode"] = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -91,6 +92,7 @@ class OnlineRandomForestRegressor(OnlineRandomForest, ForestRegressor):
         self.structure_share = structure_share
         self.ignore_share = ignore_share
         self.max_nodes = max_nodes
+        self.missing_values = missing_values
         self.random_state = random_state
         self.n_jobs = n_jobs
 

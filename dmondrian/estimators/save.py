@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 
 from dmondrian.checkpoint import save_model
+from dmondrian.data.schema import NULL_LEVEL
 from dmondrian.ensemble.settings.lifetime import PowerLifetime
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.feature_scales import is_per_column, numbers_per_column
 from dmondrian.forest.state import encode_float
 
 LABEL_KINDS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
+# Defaults that are not written, as forests have none that were saved before there was one.
+_LATER = {"class_weight": None, "missing_values": "error"}
 # Parameters that never change; the settings in use are stored with the trees.
 _LASTING = ("algorithm", "n_features", "n_classes", "seed")
 
@@ -35,7 +38,7 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
         "schema": None,
         "classes": None if classes is None else _label_list(classes),
         "label_dtype": None if classes is None else classes.dtype.str,
-        "feature_names": None if names is None else [str(name) for name in names],
+        "feature_names": None if names is None else _feature_names(estimator, names),
         "n_seen": int(forest.total_weight + forest.waiting_weight),
     }
     if hasattr(estimator, "interval_scores_"):
@@ -49,6 +52,14 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
     save_model(path, forest, model)
 
 
+def _feature_names(estimator: Any, names: Any) -> list[str]:
+    """Return the names of features as trees see them, as a run has them."""
+    plain = [str(name) for name in names]
+    if not estimator._encodes_missing():
+        return plain
+    return [each for name in plain for each in (name, f"{name}={NULL_LEVEL}")]
+
+
 def plain_params(estimator: Any) -> dict[str, Any]:
     """Return an estimator's parameters as values that JSON can hold."""
     params = estimator.get_params(deep=False)
@@ -59,9 +70,10 @@ def plain_params(estimator: Any) -> dict[str, Any]:
         params["feature_scales"] = scales.tolist()
     if is_per_column(params.get("lifetime")):
         params["lifetime"] = numbers_per_column(params["lifetime"], "lifetime").tolist()
-    if params.get("class_weight") is None:
-        params.pop("class_weight", None)  # as forests have it that were saved before there was one
-    elif isinstance(params["class_weight"], dict):  # JSON has no keys but texts
+    for name, default in _LATER.items():
+        if params.get(name) == default:
+            params.pop(name, None)
+    if isinstance(params.get("class_weight"), dict):  # JSON has no keys but texts
         weights = params["class_weight"].items()
         params["class_weight"] = [[_plain(label), float(weight)] for label, weight in weights]
     return {key: _plain(value) for key, value in params.items()}

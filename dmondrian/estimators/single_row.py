@@ -22,7 +22,8 @@ Of the forest         trees that are whole; to learn, the boxes' encoding is cho
                       fitted beside the trees, and no setting is chosen from this row
                       (:meth:`SingleRow._n_free`); to predict, nothing has to be found out from
                       all nodes (:meth:`SingleRow._can_predict`)
-Of the row            finite, within the cube, and as boxes are encoded
+Of the row            finite (but for missing values, if they are encoded: :func:`_as_seen`),
+                      within the cube, and as boxes are encoded
                       (:func:`dmondrian.estimators.single_row_kernels.admit`); a label that is known
                       and not extremely large (:meth:`SingleRow.learn`)
 ====================  ============================================================================
@@ -43,6 +44,7 @@ from dmondrian._numba.jit import entry_of
 from dmondrian._numba.mechanisms import uses
 from dmondrian.ensemble.predictor.predictor import key_of
 from dmondrian.ensemble.predictor.predictor_kernels import predict_frozen_alone
+from dmondrian.estimators.missing_values import ENCODE, encoded_row
 from dmondrian.estimators.one_state import one_state
 from dmondrian.estimators.single_row_kernels import admit
 from dmondrian.forest.forest import Forest
@@ -430,6 +432,13 @@ def _shortcut_of(own: dict[str, Any]) -> SingleRow | None:
     return found
 
 
+def _as_seen(own: dict[str, Any], X: np.ndarray, domain: str) -> np.ndarray | None:
+    """Return a row as trees see it, with what is missing encoded; None if it cannot be."""
+    if own["_begun_with"].get("missing_values") != ENCODE:
+        return X
+    return encoded_row(X, own["n_features_in_"], domain)
+
+
 def mean_of_single_row(
     estimator: Any, X: Any, is_to_be_calibrated: bool = False
 ) -> np.ndarray | None:
@@ -452,7 +461,8 @@ def mean_of_single_row(
             # The domain may have been set since; the general way checks rows by it.
             if shortcut is None or estimator.domain != shortcut.forest.parameters.domain:
                 return None
-            mean = shortcut.mean(X)
+            row = _as_seen(own, X, estimator.domain)
+            mean = None if row is None else shortcut.mean(row)
             if mean is None or turns.at_row is None:  # a signal handler learned amid it
                 return None
             calibration = shortcut.forest.calibration
@@ -491,7 +501,8 @@ def learn_single_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> boo
             if classes is not None and not begun.has_classes(classes):
                 return False
             label = begun.label_of(y.item())
-            if label is None or not shortcut.learn(X, label):
+            row = None if label is None else _as_seen(own, X, estimator.domain)
+            if label is None or row is None or not shortcut.learn(row, label):
                 return False
             for name in estimator._forgets:
                 own.pop(name, None)

@@ -110,9 +110,24 @@ def _model(estimator: Any, encoded: Schema | None, schema: Schema | None) -> Any
         takes = "the columns of the training data, encoded inside"
     else:
         X = graph.input("X", np.float32, estimator.n_features_in_)
+        if estimator._encodes_missing():
+            X = _with_indicators(graph, X, estimator)
         takes = "encoded features: the encoding of columns is not part of this model"
     _add_outputs(graph, estimator, _add_trees(graph, X, trees))
     return graph.model(_about(estimator, schema, takes))
+
+
+def _with_indicators(graph: Graph, X: str, estimator: Any) -> str:
+    """Add the encoding of missing values; return the name of the features, float32 [n, 2 d]."""
+    from dmondrian.estimators.missing_values import filling
+
+    last = graph.constant(np.array([2], np.int64))
+    is_missing = graph.add("IsNaN", X)
+    filled = graph.add("Where", is_missing, graph.constant(filling(estimator.domain)), X)
+    columns = filled, graph.add("Cast", is_missing, to=np.float32)
+    pairs = graph.add("Concat", *(graph.add("Unsqueeze", each, last) for each in columns), axis=2)
+    shape = graph.constant(np.array([-1, 2 * estimator.n_features_in_], np.int64))
+    return graph.add("Reshape", pairs, shape)
 
 
 def _opened(model: Any) -> tuple[Any, Schema | None]:

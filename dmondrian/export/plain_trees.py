@@ -177,6 +177,12 @@ def shap_trees(estimator: Any) -> dict[str, Any]:
     >>> shap.TreeExplainer(trees, data=X[::3]).shap_values(X)  # doctest: +SKIP
     """
     check_is_fitted(estimator)
+    if estimator._encodes_missing():
+        raise ParameterError(
+            'a forest with missing_values="encode" splits on whether a column is missing beside '
+            "its value, and SHAP values would be of these features: train on rows that you encode "
+            "yourself, or give shap.Explainer a function, such as predict_proba"
+        )
     with one_state(estimator):
         trees = plain_trees(estimator)
         k, is_regressor = estimator.forest_.n_outputs, not hasattr(estimator, "classes_")

@@ -97,6 +97,11 @@ def _predict_lazily(model_url: Any, data: Any, method: str) -> Any:
         raise ParameterError(
             "a density predicts nothing: dmondrian.distributed.score writes its log"
         )
+    if about["estimator"].get("missing_values") == "encode":
+        raise ParameterError(
+            'a model with missing_values="encode" encodes the rows that it is asked about itself: '
+            "load it, and call its predict on the parts of the data, as map_partitions does"
+        )
     classes = about.get("classes")
     if method == "predict_proba" and (classes is None or about["estimator"].get("loss") == "hinge"):
         raise ParameterError(f"{about['algorithm']} has no probabilities here: use predict")
