@@ -91,7 +91,8 @@ class RiverClassifier(_OneByOne, base.Classifier):
         Without `classes`, the most labels that may come. Those that did not come cost a little log
         loss, as the forest gives each a small probability, which is left out of its answers.
     missing : float, default=0.0
-        What stands for a feature that a row lacks.
+        What stands for a feature that a row lacks; NaN for an estimator with
+        ``missing_values="encode"``.
 
     Attributes
     ----------
@@ -198,7 +199,8 @@ class RiverRegressor(_OneByOne, base.Regressor):
     estimator : regressor of this package
         It is not changed: a clone of it learns.
     missing : float, default=0.0
-        What stands for a feature that a row lacks.
+        What stands for a feature that a row lacks; NaN for an estimator with
+        ``missing_values="encode"``.
 
     Attributes
     ----------

@@ -124,3 +124,17 @@ def test_weights_of_classes_are_by_the_labels_that_come() -> None:
     ):
         with pytest.raises(ParameterError, match=message):
             RiverClassifier(AMFClassifier(class_weight=given), names)
+
+
+def test_features_that_a_row_lacks_may_be_missing_values() -> None:
+    draw = np.random.default_rng(0)
+    X = draw.random((40, 2))
+    X[draw.random(X.shape) < 0.3] = np.nan
+    X[0] = 0.5
+    own = RiverRegressor(AMFRegressor(2, random_state=0, missing_values="encode"), float("nan"))
+    known = AMFRegressor(2, random_state=0, missing_values="encode")
+    for row in X.tolist():
+        given = {name: value for name, value in zip("ab", row, strict=True) if value == value}
+        own.learn_one(given, row[0] if row[0] == row[0] else 0.0)
+        known.partial_fit([row], [row[0] if row[0] == row[0] else 0.0])
+    assert own.predict_one({"b": 0.3}) == known.predict([[np.nan, 0.3]])[0]

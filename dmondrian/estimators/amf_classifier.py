@@ -178,6 +178,11 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     about together: a call to ``partial_fit`` that goes on is seen up to a row that it has come to,
     and lets readers in between parts of its rows; one to ``fit`` is seen when it has ended.
 
+    With ``missing_values="encode"`` feature 2 j is column j, 0 where it is missing, and feature
+    2 j + 1 is 1 there. ``nodes``, ``feature_scales_``, ``feature_units_`` and scales that are given
+    are of these 2 d features; ``feature_importances_`` and names are of the d columns. Runs encode
+    missing values by their schema instead.
+
     With ``drift="follow"`` each of the ``n_estimators`` members is a tree that never forgets (to
     the byte that of ``drift=None``, with the same ``alpha``, ``charge_opening=False`` and neither
     scales nor units) and covering trees: one tree in each octave of age from 32 to 65,536 rows,
