@@ -7,6 +7,8 @@ whole before any data are looked at, and to end with code 0 when it was asked to
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from dmondrian._text.wording import counted
@@ -24,7 +26,9 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
 
     options = {key: value for key, value in (job.run | job.data).items() if key != "path"}
     if job.score is not None:
-        output.note("[score] is for `dmondrian train`: nothing is scored here")
+        output.note(
+            "[score] is for `dmondrian train`: `dmondrian follow` scores what [follow] score names"
+        )
 
     def report(learned: Any) -> None:
         output.close_bar()
@@ -44,6 +48,14 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
             f"{learned.seconds:.1f} s{lag}"
         )
 
+    def report_scored(scored: Any) -> None:
+        output.close_bar()
+        output.event("scored", asdict(scored))
+        output.text(
+            f"{counted(scored.rows, 'row')} of {scored.file} scored by the checkpoint at row "
+            f"{scored.position:,}, in {scored.seconds:.1f} s"
+        )
+
     with cluster_of(job) as cluster:
         try:
             run = distributed.follow(
@@ -54,6 +66,9 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
                 once=arguments.once,
                 keep=arguments.keep,
                 on_learned=report,
+                score=_wanted(job.follow),
+                on_scored=report_scored,
+                export=job.follow.get("export", ()),
                 progress=output.follow,
                 **options,
                 **cluster,
@@ -70,3 +85,11 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
     elif run is None or not run.summary["rows"]:
         output.note("there was nothing to do")
     return 0
+
+
+def _wanted(keys: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of the scoring in a ``[follow]`` table; None if it asks for none."""
+    if "score" not in keys:
+        return None
+    others = {name: keys[name] for name in ("keep", "details", "memory_limit") if name in keys}
+    return {"data": keys["score"], "out": keys["scores"], **others}

@@ -36,6 +36,9 @@ _PATH_KEYS = (
     ("run", "path"),
     ("score", "path"),
     ("score", "out"),
+    ("follow", "score"),
+    ("follow", "scores"),
+    ("follow", "export"),
     *(("cluster", name) for name in TLS_KEYS),
 )
 # A job without a seed is still reproducible: the same file gives the same bytes, and can resume.
@@ -79,6 +82,7 @@ class Job:
     run: dict[str, Any]
     cluster: dict[str, Any]
     score: dict[str, Any] | None
+    follow: dict[str, Any]
     source: Source
 
 
@@ -115,6 +119,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
             tables[table][key] = _resolve(tables[table][key], source.folder(table, key), named)
     cluster = tables.get("cluster", {})
     mistakes = list(tls_mistakes(cluster, lambda name: _named(source, "cluster", name)))
+    mistakes += _follow_mistakes(tables.get("follow", {}), source)
     if mistakes:
         raise JobError("\n".join(mistakes))
     return Job(
@@ -123,6 +128,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
         run=tables["run"],
         cluster=cluster,
         score=tables.get("score"),
+        follow=tables.get("follow", {}),
         source=source,
     )
 
@@ -187,6 +193,7 @@ def check_amounts(job: Job) -> None:
     checks = (
         ("run", job.run, "checkpoint_every", parse_every),
         ("score", job.score or {}, "memory_limit", parse_limit),
+        ("follow", job.follow, "memory_limit", parse_limit),
     )
     for table, keys, key, parse in checks:
         try:
@@ -291,6 +298,20 @@ def _check_keys(
             yield (
                 f"{source.place(table)}: [{table}] {name} is missing; add it "
                 f"({KINDS[key.kind]}: {key.meaning})"
+            )
+
+
+def _follow_mistakes(keys: dict[str, Any], source: Source) -> Iterable[str]:
+    """Yield which keys of ``[follow]`` need others that are not there."""
+    for name, needed in (
+        ("score", "scores"),
+        ("scores", "score"),
+        *((name, "score") for name in ("keep", "details", "memory_limit")),
+    ):
+        if name in keys and needed not in keys:
+            yield (
+                f"{_named(source, 'follow', name)}: given without {needed}; add it "
+                f"({TABLES['follow'][needed].meaning})"
             )
 
 

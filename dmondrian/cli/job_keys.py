@@ -85,6 +85,14 @@ TABLES: dict[str, dict[str, Key]] = {
         "details": Key("boolean", "add how sure the forest is: spread or std, and distance"),
         "memory_limit": Key("string", 'memory of a worker to plan with, such as "2GiB"'),
     },
+    "follow": {
+        "score": Key("paths", "where files come that `follow` scores, each once, as they come"),
+        "scores": Key("string", "folder or URL for their scores: a folder in it for each file"),
+        "keep": Key("strings", "columns of these files to copy beside the scores"),
+        "details": Key("boolean", "add how sure the forest is: spread or std, and distance"),
+        "memory_limit": Key("string", 'memory of a worker to plan with, such as "2GiB"'),
+        "export": Key("paths", "files that `follow` writes the newest model to, as ONNX"),
+    },
 }
 
 # What [forest] algorithm can be, and how `train --help` describes them.

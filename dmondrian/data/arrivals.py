@@ -56,12 +56,12 @@ class Arrivals:
     source : str, path or sequence of them
         As of :func:`dmondrian.data.make_plan`.
     known : collection of str
-        Uris of files that were read before: they are not opened.
+        Uris of files that were read before: they are not opened. It may grow meanwhile.
     """
 
     def __init__(self, source: Source, known: Collection[str] = ()) -> None:
         self._items = [source] if isinstance(source, (str, os.PathLike)) else list(source)
-        self._known = set(known)
+        self._known = known
         self._whole: dict[str, State] = {}
         self._reported: set[str] = set()
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dmondrian.distributed.scoring.dask_predict import predict, predict_proba
     from dmondrian.distributed.scoring.evaluate import evaluate
     from dmondrian.distributed.scoring.score import score
+    from dmondrian.distributed.scoring.score_arrivals import Scored
     from dmondrian.distributed.training.add_trees import grow
     from dmondrian.distributed.training.follow import Learned, follow
     from dmondrian.distributed.training.train import TrainedRun, train
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Learned",
     "Progress",
+    "Scored",
     "TrainedRun",
     "evaluate",
     "follow",
@@ -38,6 +40,7 @@ __all__ = [
 _LAZY = {
     "Learned": "training.follow",
     "Progress": "cluster.progress",
+    "Scored": "scoring.score_arrivals",
     "TrainedRun": "training.train",
     "evaluate": "scoring.evaluate",
     "follow": "training.follow",

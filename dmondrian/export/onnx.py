@@ -14,7 +14,7 @@ Shapes: n rows, d features, K classes, k outputs of a tree, T trees.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -81,9 +81,7 @@ def to_onnx(
     >>> [output.name for output in to_onnx(forest).graph.output]
     ['label', 'probabilities']
     """
-    require("onnx", "onnx", "export to ONNX")
-    if out is not None:
-        check_whole(out, *_KIND)
+    check_onnx_files([] if out is None else [out])
     estimator, schema = _opened(model)
     if columns and schema is None:
         raise ParameterError(
@@ -96,6 +94,19 @@ def to_onnx(
     if out is not None:
         write_whole(out, made.SerializeToString(), *_KIND)
     return made
+
+
+def check_onnx_files(files: Iterable[str | PathLike[str]]) -> None:
+    """Find out whether `to_onnx` could write to these files, before there is a model.
+
+    Raises
+    ------
+    ParameterError, MissingPackageError
+        As :func:`to_onnx`.
+    """
+    require("onnx", "onnx", "export to ONNX")
+    for file in files:
+        check_whole(file, *_KIND)
 
 
 def _model(estimator: Any, encoded: Schema | None, schema: Schema | None) -> Any:

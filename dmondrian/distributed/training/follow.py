@@ -1,7 +1,10 @@
 """Following of data: what comes is learned soon after, for as long as one likes.
 
+Files that come without labels are scored by the newest checkpoint, and the model is exported.
+
 Relies on the continuation of runs (:mod:`dmondrian.distributed.training.train`), of which each look
-at the data that finds something new is one; and on arrivals for files that are whole. Promises that
+at the data that finds something new is one; on arrivals for files that are whole; and on
+:mod:`dmondrian.distributed.scoring.score_arrivals` for scores. Promises that
 whatever ends the process, the next one goes on with each row learned once; that it ends in order
 when asked to; and that what it keeps in memory between two looks does not grow with their number,
 but only with the files that are there.
@@ -12,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +30,7 @@ from dmondrian.data.paths import check_paths
 from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.interrupt import Interrupts
 from dmondrian.distributed.cluster.progress import Listener
+from dmondrian.distributed.scoring.score_arrivals import ScoreArrivals, Scored
 from dmondrian.distributed.training.attempt import attempt_options
 from dmondrian.distributed.training.run_setup import IN_MEMORY, learned_by_all, prepare_run
 from dmondrian.distributed.training.train import TrainedRun, bring_to_end
@@ -76,6 +80,9 @@ def follow(
     once: bool = False,
     keep: int = KEEP,
     on_learned: Callable[[Learned], object] | None = None,
+    score: Mapping[str, Any] | None = None,
+    on_scored: Callable[[Scored], object] | None = None,
+    export: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     client: Client | None = None,
     n_shards: int | None = None,
     first_tree: int = 0,
@@ -110,6 +117,17 @@ def follow(
         Newest checkpoints to keep; older ones are deleted.
     on_learned : callable or None
         Called with :class:`Learned` after each look that found something.
+    score : mapping or None
+        "data", where files come that are to be scored, and "out", a folder or URL; and "keep",
+        "details" and "memory_limit" of :func:`dmondrian.distributed.score`. After each look the
+        files that are new there are scored by the newest checkpoint, each once and into a folder of
+        its own below "out", whose ``_scored.json`` names the file and the checkpoint.
+    on_scored : callable or None
+        Called with :class:`Scored` after each file that was scored.
+    export : str, path or sequence of them
+        Files that the model is written to, as ONNX, when the call begins and after each look that
+        found something; whoever reads one meanwhile has the old model or the new one. A model that
+        cannot be exported is told of, and ends nothing.
     checkpoint_every : str, int or None
         In addition to the end of each look; see :func:`dmondrian.distributed.train`.
     progress : callable, bool or None
@@ -134,7 +152,10 @@ def follow(
     options = attempt_options(checkpoint_every, window, progress)
     check_paths(data, IN_MEMORY)
     url = open_store(run).url
-    arrivals = Arrivals(data, _known(url))
+    exports = [export] if isinstance(export, (str, os.PathLike)) else list(export)
+    _check_exports(exports)
+    scoring = None if score is None else ScoreArrivals(url, score, on_scored)
+    arrivals, is_exported = Arrivals(data, _known(url)), False
     run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
     newest, before = None, None
     with ExitStack() as stack, Interrupts() as asked:
@@ -174,11 +195,17 @@ def follow(
                 if len(opened.manifests()) > keep:
                     prune(opened, keep)
                 newest, before, options = found, now, replace(options, listener=None)
+                is_exported = is_exported and not found.summary["rows"]
                 if found.summary["rows"] and on_learned is not None:
                     seconds = time.monotonic() - began
                     lag = None if now.newest is None else max(0.0, time.time() - now.newest)
                     n_rows = found.plan.n_rows
                     on_learned(Learned(found.summary["rows"], n_rows, seconds, lag, found))
+            if exports and not is_exported and not is_asked() and _has_model(url):
+                _export(url, exports)
+                is_exported = True
+            if scoring is not None and not is_asked() and _exists(url):
+                scoring.look(connect_unless_asked, is_asked)
             if once:
                 break
             _wait(asked, interval)
@@ -191,6 +218,29 @@ def _check(interval: float, keep: int) -> None:
         raise ParameterError(f"interval is {interval!r}; expected seconds, more than 0")
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
         raise ParameterError(f"keep is {keep!r}; expected a number of checkpoints, at least 1")
+
+
+def _check_exports(files: Sequence[str | os.PathLike[str]]) -> None:
+    """Refuse files that a model could not be written to, and a package that is missing."""
+    if files:
+        from dmondrian.export import check_onnx_files
+
+        check_onnx_files(files)
+
+
+def _export(url: str, files: Sequence[str | os.PathLike[str]]) -> None:
+    """Write the model to files."""
+    from dmondrian.export import to_onnx
+
+    for file in files:
+        try:
+            to_onnx(url, file)
+        except ParameterError as error:
+            _log.warning("%s is not written: %s", file, error)
+
+
+def _has_model(url: str) -> bool:
+    return _exists(url) and bool(Run.open(url).manifests())
 
 
 def _wait(asked: Interrupts, seconds: float) -> None:
