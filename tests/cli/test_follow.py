@@ -39,6 +39,11 @@ path = "{run}"
 n_shards = 2
 checkpoint_every = "1500 rows"
 
+[follow]
+score = "incoming"
+scores = "scores/{run}"
+keep = ["row"]
+{export}
 [cluster]
 {cluster}
 """
@@ -61,10 +66,13 @@ def content(seed: int, n: int) -> bytes:
     return bytes(sink.getvalue())
 
 
-def write_job(folder: Path, path: Any = "data", run: str = "run", shared: str = "") -> Path:
+def write_job(
+    folder: Path, path: Any = "data", run: str = "run", shared: str = "", export: str = ""
+) -> Path:
     job = folder / f"{run}{'-shared' * bool(shared)}.toml"
     cluster = f'scheduler = "{shared}"' if shared else OWN
-    job.write_text(JOB.format(path=json.dumps(path), run=run, cluster=cluster))
+    (folder / "incoming").mkdir(exist_ok=True)
+    job.write_text(JOB.format(path=json.dumps(path), run=run, cluster=cluster, export=export))
     return job
 
 
@@ -94,13 +102,13 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def following(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+def following(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts the command on the folder `data`; what is left of it is killed in the end."""
     started: list[subprocess.Popen[str]] = []
 
-    def follow() -> subprocess.Popen[str]:
+    def follow(keep: int = 2) -> subprocess.Popen[str]:
         job = write_job(tmp_path)
-        started.append(start("follow", job, "--interval", "0.1", "--keep", "2"))
+        started.append(start("follow", job, "--interval", "0.1", "--keep", keep))
         return started[-1]
 
     yield follow
@@ -118,7 +126,7 @@ def digests(run: Path) -> dict[int, str]:
 
 
 def test_rows_are_learned_once_whatever_becomes_of_files_and_process(
-    following: Callable[[], subprocess.Popen[str]], data: Path, tmp_path: Path, shared: str
+    following: Callable[..., subprocess.Popen[str]], data: Path, tmp_path: Path, shared: str
 ) -> None:
     run = tmp_path / "run"
     process = following()
@@ -155,7 +163,7 @@ def test_rows_are_learned_once_whatever_becomes_of_files_and_process(
 
 
 def test_ctrl_c_while_rows_are_learned_saves_them_and_ends(
-    following: Callable[[], subprocess.Popen[str]], data: Path, tmp_path: Path, shared: str
+    following: Callable[..., subprocess.Popen[str]], data: Path, tmp_path: Path, shared: str
 ) -> None:
     run = tmp_path / "run"
     process = following()
@@ -173,6 +181,96 @@ def test_ctrl_c_while_rows_are_learned_saves_them_and_ends(
     assert (event["rows"], event["n_rows"]) == (40_000 - position, 40_000)
     call("train", write_job(tmp_path, order, "straight", shared))
     assert digests(run) == digests(tmp_path / "straight")
+
+
+def put_unlabelled(folder: Path, number: int, n: int) -> str:
+    """Put rows without labels there, as a whole, with their numbers; return the path."""
+    features = rows(100 + number, n).drop_columns(["y"])
+    names = pa.array([f"{number}-{i}" for i in range(n)])
+    pq.write_table(features.append_column("row", names), folder / f".{number}")
+    return str((folder / f".{number}").rename(folder / f"in{number}.parquet"))
+
+
+def scored(folder: Path) -> dict[str, tuple[Path, int]]:
+    """Return the folder and the checkpoint of each file that is scored."""
+    found = {}
+    for manifest in folder.glob("*/_manifest.json"):
+        record = json.loads((manifest.parent / "_scored.json").read_bytes())
+        assert record["file"] not in found
+        found[record["file"]] = manifest.parent, record["position"]
+    return found
+
+
+def test_files_without_labels_are_scored_once_whatever_becomes_of_the_process(
+    following: Callable[..., subprocess.Popen[str]], data: Path, tmp_path: Path, shared: str
+) -> None:
+    run, scores, incoming = tmp_path / "run", tmp_path / "scores/run", tmp_path / "incoming"
+    process = following(keep=50)
+    put(data, "a.parquet", 0, 1000)
+    names = [put_unlabelled(incoming, 0, 500)]
+    wait(process, lambda: len(scored(scores)) == 1)
+    whole = Path(put_unlabelled(incoming, 1, 400)).rename(tmp_path / "whole").read_bytes()
+    (incoming / "in1.parquet").write_bytes(whole[:-100])
+    names += [put_unlabelled(incoming, number, 300) for number in range(2, 22)]
+    wait(process, lambda: len(scored(scores)) >= 4)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    before = scored(scores)
+    assert 4 <= len(before) <= 21
+    put(data, "b.parquet", 1, 700)
+    with (incoming / "in1.parquet").open("ab") as file:
+        file.write(whole[-100:])
+    names.append(str(incoming / "in1.parquet"))
+    names.append(put_unlabelled(incoming, 22, 140_000))
+    process = following(keep=50)
+    wait(process, lambda: len(scored(scores)) == len(names))
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, stderr
+    assert "140,000 rows of" in stdout
+    found = scored(scores)
+    assert sorted(found) == sorted(names)
+    assert {name: found[name] for name in before} == before
+    assert found[names[0]][1] == 1000
+    assert found[names[-1]][1] == found[names[-2]][1] == 1700
+    everything = pq.read_table(scores)["row"].to_pylist()
+    assert len(everything) == len(set(everything)) == 500 + 400 + 20 * 300 + 140_000
+    for name in (names[0], names[1], names[-2]):  # what the model of that row says by itself
+        out = tmp_path / "again" / Path(name).stem
+        folder, position = found[name]
+        words = ("--keep", "row", "--scheduler", shared)
+        call("score", f"{run}@{position}", name, out, *words)
+        assert sorted(part.name for part in out.glob("part-*")) == ["part-000000.parquet"]
+        assert (out / "part-000000.parquet").read_bytes() == (
+            folder / "part-000000.parquet"
+        ).read_bytes()
+
+
+def test_the_newest_model_is_exported(data: Path, tmp_path: Path, shared: str) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    file = tmp_path / "model.onnx"
+    job = write_job(tmp_path, shared=shared, export=f'export = "{file.name}"')
+    put(data, "a.parquet", 0, 500)
+    call("follow", job, "--once")
+    features = {name: [[0.9]] for name in ("x0", "x1", "x2")}
+    answers = []
+    for _ in range(2):
+        session = onnxruntime.InferenceSession(file)
+        kinds = {one.name: one.type for one in session.get_inputs()}
+        assert set(kinds) == set(features)
+        arrays = {
+            name: np.array(value, np.float32 if kinds[name] == "tensor(float)" else np.float64)
+            for name, value in features.items()
+        }
+        answers.append(float(session.run(["probabilities"], arrays)[0][0, 1]))
+        put(data, "b.parquet", 1, 500)
+        call("follow", job, "--once")
+    assert answers[0] != answers[1]
+    assert not list(tmp_path.glob(".model.onnx*"))
+    newest = file.read_bytes()
+    file.unlink()  # as if the process had been killed before it wrote
+    call("follow", job, "--once")
+    assert file.read_bytes() == newest
 
 
 def test_one_look_and_its_exit_codes(data: Path, tmp_path: Path, shared: str) -> None:

@@ -294,6 +294,28 @@ def test_a_missing_job_file_names_the_nearest(tmp_path):
         read_job(tmp_path / "jbo.toml")
 
 
+@pytest.mark.parametrize(
+    ("given", "lacking"),
+    [("score", "scores"), ("scores", "score"), ("keep", "score"), ("details", "score")],
+)
+def test_keys_of_following_that_need_others(tmp_path, given, lacking):
+    values = {"score": '"in"', "scores": '"out"', "keep": '["row"]', "details": "false"}
+    text = f"{GOOD}\n[follow]\n{given} = {values[given]}\n"
+    line = text.split("\n").index(f"{given} = {values[given]}") + 1
+    found = refusal(tmp_path, text)
+    assert f"job.toml:{line}: [follow] {given}: given without {lacking}; add it" in found
+
+
+def test_paths_of_following_are_those_of_the_job_file(tmp_path):
+    keys = 'score = ["in", "s3://bucket/in"]\nscores = "out"\nexport = ["m.onnx"]'
+    job = read_job(write(tmp_path, f"{GOOD}\n[follow]\n{keys}\n"))
+    assert job.follow == {
+        "score": [str(tmp_path / "in"), "s3://bucket/in"],
+        "scores": str(tmp_path / "out"),
+        "export": [str(tmp_path / "m.onnx")],
+    }
+
+
 @pytest.mark.parametrize("override", ["workers=2", "cluster.workers", "=2", ".a=1", "cluster.=1"])
 def test_overrides_of_another_form_are_refused(tmp_path, override):
     assert "expected table.key=value" in refusal(tmp_path, GOOD, override)

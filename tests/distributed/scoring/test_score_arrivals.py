@@ -1,0 +1,183 @@
+"""Scores of files that come, in this process: each state that a killed process can leave behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+from distributed import Client
+
+from dmondrian.checkpoint import Run
+from dmondrian.checkpoint.manifest import manifest_name
+from dmondrian.distributed import Scored, score, train
+from dmondrian.distributed.scoring.score_arrivals import RECORD, ScoreArrivals, folder_of
+from dmondrian.errors import ParameterError
+from tests.distributed.conftest import ADULT, COLUMNS, forest
+
+FEATURES = [name for name in COLUMNS if name != "income"]
+
+
+def rows(number: int, columns: list[str] = FEATURES) -> Any:
+    return pq.read_table(ADULT, columns=columns).slice(number * 300, 300)
+
+
+@pytest.fixture
+def run(client: Client, tmp_path: Path) -> str:
+    """A run with checkpoints at rows 300 and 600, and a folder for files to score."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "in").mkdir()
+    options: dict[str, Any] = {"target": "income", "client": client, "run": tmp_path / "run"}
+    for number in (0, 1):
+        pq.write_table(rows(number, COLUMNS), tmp_path / f"data/{number}.parquet")
+        train(forest(), tmp_path / "data", **options)
+    assert Run.open(tmp_path / "run").manifests() == [300, 600]
+    return str(tmp_path / "run")
+
+
+Look = Callable[[], list[Scored]]
+
+
+@pytest.fixture
+def look(client: Client, run: str, tmp_path: Path) -> Look:
+    """Looks as a new process does; returns what was scored."""
+
+    def once() -> list[Scored]:
+        seen: list[Scored] = []
+        options = {"data": tmp_path / "in", "out": tmp_path / "out"}
+        found = ScoreArrivals(run, options, seen.append).look(lambda: client, lambda: False)
+        assert found == len(seen)
+        return seen
+
+    return once
+
+
+def put(folder: Path, number: int) -> str:
+    pq.write_table(rows(number), folder / f"in/{number}.parquet")
+    return str(folder / f"in/{number}.parquet")
+
+
+def bytes_of(folder: str | Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in Path(folder).glob("*.parquet")}
+
+
+def test_a_file_is_scored_once_by_the_newest_checkpoint(
+    look: Look, run: str, client: Client, tmp_path: Path
+) -> None:
+    files = [put(tmp_path, number) for number in (2, 3)]
+    seen = look()
+    assert [(one.file, one.rows, one.position) for one in seen] == [(f, 300, 600) for f in files]
+    assert [Path(one.out).name for one in seen] == [folder_of(file) for file in files]
+    score(f"{run}@600", files[0], tmp_path / "alone", client=client)
+    assert bytes_of(seen[0].out) == bytes_of(tmp_path / "alone")
+    assert look() == []
+    third = put(tmp_path, 4)
+    assert [one.file for one in look()] == [third]
+
+
+LEFT = {  # what a killed process left, and the checkpoint that finishes it
+    "a record": 300,
+    "a part": 300,
+    "a part without record": 600,
+    "a part of a deleted checkpoint": 600,
+    "a part of other rows": 600,
+}
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_what_a_killed_process_left_is_finished_or_begun_anew(
+    look: Look, run: str, client: Client, tmp_path: Path, left: str
+) -> None:
+    older, newer = (tmp_path / "run" / manifest_name(n) for n in (300, 600))
+    file = put(tmp_path, 2)
+    newer.rename(tmp_path / "newer")
+    (one,) = look()
+    (tmp_path / "newer").rename(newer)
+    (Path(one.out) / "_manifest.json").unlink()
+    if left == "a record":
+        for name in ("_score.json", "_score.plan", "part-000000.parquet"):
+            (Path(one.out) / name).unlink()
+    elif left == "a part without record":
+        (Path(one.out) / RECORD).unlink()
+    elif left == "a part of a deleted checkpoint":
+        older.unlink()
+    elif left == "a part of other rows":
+        pq.write_table(rows(3), file)
+    (again,) = look()
+    assert (again.file, again.position, again.out) == (file, LEFT[left], one.out)
+    record = json.loads((Path(one.out) / RECORD).read_bytes())
+    assert (record["file"], record["position"]) == (file, LEFT[left])
+    if left != "a part of a deleted checkpoint":
+        score(f"{run}@{LEFT[left]}", file, tmp_path / "alone", client=client)
+        assert bytes_of(one.out) == bytes_of(tmp_path / "alone")
+    assert look() == []
+
+
+def test_a_file_that_cannot_be_scored_keeps_no_other_back(
+    client: Client, run: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Scored] = []
+    options = {"data": tmp_path / "in", "out": tmp_path / "out"}
+    scoring = ScoreArrivals(run, options, seen.append)
+    bad = put(tmp_path, 0)
+    pq.write_table(rows(0, FEATURES[1:]), bad)
+    good = put(tmp_path, 1)
+    for _ in range(2):
+        scoring.look(lambda: client, lambda: False)
+    assert [one.file for one in seen] == [good]
+    (text,) = [text for text in caplog.messages if "is not scored" in text]
+    assert text.startswith(f"{bad} is not scored: ")
+    assert FEATURES[0] in text
+    put(tmp_path, 0)  # repaired
+    assert scoring.look(lambda: client, lambda: False) == 1
+
+
+def test_a_scored_file_that_is_written_again_is_told_of(
+    look: Look, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = put(tmp_path, 2)
+    assert len(look()) == 1
+    assert look() == []
+    assert not caplog.messages
+    pq.write_table(rows(3).slice(0, 100), file)
+    assert look() == []
+    (text,) = [text for text in caplog.messages if "was written again" in text]
+    assert text.startswith(f"{file} was written again after it was scored")
+
+
+def test_nothing_begins_after_it_was_asked_to_end(client: Client, run: str, tmp_path: Path) -> None:
+    put(tmp_path, 2)
+    scoring = ScoreArrivals(run, {"data": tmp_path / "in", "out": tmp_path / "out"}, None)
+    assert scoring.look(lambda: client, lambda: True) == 0
+    assert not list((tmp_path / "out").glob("*/*"))
+
+
+def test_names_of_folders_are_legible_and_differ() -> None:
+    names = [
+        folder_of(uri)
+        for uri in ("/a/day=1/x.parquet", "/a/day=2/x.parquet", "s3://b/x.parquet", "/a/\u65e5.pq")
+    ]
+    assert [name.rpartition("-")[0] for name in names] == ["x", "x", "x", "file"]
+    assert len(set(names)) == 4
+
+
+def test_what_cannot_be_scored_so_is_refused(run: str, client: Client, tmp_path: Path) -> None:
+    def refused(options: dict[str, Any], match: str) -> None:
+        with pytest.raises(ParameterError, match=match):
+            ScoreArrivals(run, {"data": tmp_path / "in", "out": tmp_path / "out", **options}, None)
+
+    refused({"keys": 1}, "expected 'data' and 'out'")
+    refused({"details": "no"}, "details must be True or False")
+    refused({"memory_limit": 0}, "memory_limit is 0")
+    refused({"out": tmp_path / "data"}, r"holds 0\.parquet; expected an empty or new folder")
+    file = put(tmp_path, 2)
+    score(run, file, tmp_path / "scores", client=client)
+    refused({"out": tmp_path / "scores"}, r"holds _score\.json; expected an empty or new folder")
+    write_deltalake(tmp_path / "table", rows(0))
+    options = {"data": tmp_path / "table", "out": tmp_path / "out"}
+    with pytest.raises(ParameterError, match="is a table; expected a folder"):
+        ScoreArrivals(run, options, None).look(lambda: client, lambda: False)
