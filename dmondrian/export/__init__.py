@@ -4,7 +4,7 @@ Relies on fitted estimators and runs. Promises models that predict as the forest
 with the reason why a forest cannot be exported.
 """
 
-from dmondrian.export.onnx import check_onnx_files, to_onnx
+from dmondrian.export.onnx import to_onnx
 from dmondrian.export.plain_trees import shap_trees
 
-__all__ = ["check_onnx_files", "shap_trees", "to_onnx"]
+__all__ = ["shap_trees", "to_onnx"]

@@ -10,7 +10,7 @@
 Relies on scoring, which finishes what a killed process began, and on arrivals for files that are
 whole. Promises that a file is scored by one checkpoint, which is recorded before its first score is
 written; that a file with a manifest is not scored again; and that a file which cannot be scored is
-told of, and keeps no other from being scored.
+a warning, and keeps no other from being scored.
 """
 
 from __future__ import annotations

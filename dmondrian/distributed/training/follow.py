@@ -127,7 +127,7 @@ def follow(
     export : str, path or sequence of them
         Files that the model is written to, as ONNX, when the call begins and after each look that
         found something; whoever reads one meanwhile has the old model or the new one. A model that
-        cannot be exported is told of, and ends nothing.
+        cannot be exported is a warning, and ends nothing.
     checkpoint_every : str, int or None
         In addition to the end of each look; see :func:`dmondrian.distributed.train`.
     progress : callable, bool or None
@@ -223,7 +223,7 @@ def _check(interval: float, keep: int) -> None:
 def _check_exports(files: Sequence[str | os.PathLike[str]]) -> None:
     """Refuse files that a model could not be written to, and a package that is missing."""
     if files:
-        from dmondrian.export import check_onnx_files
+        from dmondrian.export.onnx import check_onnx_files
 
         check_onnx_files(files)
 
