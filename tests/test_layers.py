@@ -47,7 +47,6 @@ FACES = {
     "density": {"estimators", "uncertainty"},
     "depth": {"displays", "losses"},
     "feature_scales": {"estimators", "tuning"},
-    "follow": {"cli", "distributed/training"},
     "score": {"cli", "distributed/scoring"},
     "train": {"cli", "distributed/training"},
 }

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dmondrian.distributed.cluster.progress import Progress
     from dmondrian.distributed.detached import submit
+    from dmondrian.distributed.following import Learned, follow
     from dmondrian.distributed.scoring.dask_predict import predict, predict_proba
     from dmondrian.distributed.scoring.evaluate import evaluate
     from dmondrian.distributed.scoring.score import score
     from dmondrian.distributed.scoring.score_arrivals import Scored
     from dmondrian.distributed.training.add_trees import grow
-    from dmondrian.distributed.training.follow import Learned, follow
     from dmondrian.distributed.training.train import TrainedRun, train
 
 __all__ = [
@@ -38,12 +38,12 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Learned": "training.follow",
+    "Learned": "following",
     "Progress": "cluster.progress",
     "Scored": "scoring.score_arrivals",
     "TrainedRun": "training.train",
     "evaluate": "scoring.evaluate",
-    "follow": "training.follow",
+    "follow": "following",
     "grow": "training.add_trees",
     "predict": "scoring.dask_predict",
     "predict_proba": "scoring.dask_predict",

@@ -34,7 +34,7 @@ from dmondrian.distributed.training.checkpoint_schedule import (
     CheckpointSchedule,
 )
 from dmondrian.distributed.training.ledger import Ledger, Saved
-from dmondrian.distributed.cluster.lost_workers import LostWorkers
+from dmondrian.distributed.training.lost_workers import LostWorkers
 from dmondrian.distributed.training.order_sizes import OrderSizes
 from dmondrian.distributed.training.shard_places import ShardPlaces
 from dmondrian.distributed.training.shard_state import Limits, SentBundle, ShardState

@@ -185,7 +185,7 @@ def test_what_has_no_row_yet_is_waited_for(
         assert learned.rows == 300
         raise StopError
 
-    monkeypatch.setattr("dmondrian.distributed.training.follow._wait", wait)
+    monkeypatch.setattr("dmondrian.distributed.following._wait", wait)
     with caplog.at_level("INFO", "dmondrian"), pytest.raises(StopError):
         following(interval=0.1, on_learned=stop)
     assert len(waited) == 3
