@@ -279,7 +279,7 @@ class Store:
             The store cannot be written or read, or it lets a second `put_new` replace the first
             one's object.
         """
-        name = f"probe-{uuid.uuid4().hex}"
+        name = f"_probe-{uuid.uuid4().hex}"  # readers of a folder of Parquet pass it over
         self.put_new(name, b"first")
         try:
             self.put_new(name, b"second")

@@ -233,7 +233,9 @@ def test_files_without_labels_are_scored_once_whatever_becomes_of_the_process(
     assert {name: found[name] for name in before} == before
     assert found[names[0]][1] == 1000
     assert found[names[-1]][1] == found[names[-2]][1] == 1700
-    everything = pq.read_table(scores)["row"].to_pylist()
+    parts = [pq.read_table(file) for file in sorted(scores.glob("*/part-*.parquet"))]
+    everything = pa.concat_tables(parts)["row"].to_pylist()
+    assert not list(scores.glob("*/*probe*"))
     assert len(everything) == len(set(everything)) == 500 + 400 + 20 * 300 + 140_000
     for name in (names[0], names[1], names[-2]):  # what the model of that row says by itself
         out = tmp_path / "again" / Path(name).stem

@@ -211,6 +211,8 @@ class ScoreArrivals:
         record = _record(out)
         if record is None or record != {**record, **_described(uri, state)}:
             return None
+        store = open_store(out)
+        store.delete([one for one in store.list() if one.startswith("_probe-")])
         position = record.get("position")
         is_kept = position in Run.open(self._run).manifests()
         return position if type(position) is int and is_kept else None
