@@ -28,7 +28,7 @@ from dmondrian.data.frame_index import index_names
 from dmondrian.data.number_block import NumberBlock
 from dmondrian.ensemble.settings.loss_settings import quantile_names
 from dmondrian.errors import DataError, ParameterError, SchemaError
-from dmondrian.estimators.single_row import without_names
+from dmondrian.estimators.single_row import of_features
 
 _ARROW_NUMBERS = frozenset(
     type_.id
@@ -76,7 +76,7 @@ class FrameModel:
         stored = Run.open(path).run_json.get("schema")
         self.schema = None if stored is None else Schema.from_json(stored)
         self.estimator = load(path)
-        self._asked = without_names(self.estimator)  # columns were found by name before
+        self._asked = of_features(self.estimator)  # columns were found by name before
         self._block: NumberBlock | None = None
         self._names: list[str] | None = None
         if self.schema is not None:
@@ -170,9 +170,24 @@ class FrameModel:
         if missing and self.schema is not None:
             _check(self.schema, frame, kind, [name for name in names if name in places], places)
         at = np.array([places[name] for name in names], dtype=np.int64)
+        if self.schema is None and self.estimator._encodes_rows():
+            return self._own_features(frame, kind, there, at)
         if self.schema is None or self._block is None:
             return _plain_features(frame, kind, at)
         return _encode(self.schema, self._block, frame, kind, at)
+
+    def _own_features(self, frame: Any, kind: str, there: list[str], at: np.ndarray) -> np.ndarray:
+        """Return rows as an estimator encodes them that was fitted on rows with such columns."""
+        if "_columns" not in self.estimator.__dict__:
+            return self.estimator._features(_plain_features(frame, kind, at))
+        if kind == "pyarrow":
+            frame, kind = frame.select([there[place] for place in at]).to_pandas(), "pandas"
+            at = np.arange(len(at))
+        names = self.estimator.feature_names_in_.tolist()
+        part = frame.iloc[:, at] if kind == "pandas" else frame.select([there[i] for i in at])
+        part = part.set_axis(names, axis=1) if kind == "pandas" else part
+        features: np.ndarray = self.estimator._check_rows(part)
+        return features
 
     def _wanted(self, frame: Any, there: list[str]) -> list[str]:
         """Return the model's columns; for a model without names all, or all but an index."""

@@ -35,6 +35,7 @@ ENTRIES: dict[str, tuple[type, ...]] = {
     "classes": _LIST,
     "label_dtype": _TEXT,
     "feature_names": _LIST,
+    "categories": _LIST,
     "schema": _OBJECT,
     "plan": _TEXT,
     "progressive": (bool,),

@@ -286,17 +286,44 @@ def _encode_time(
 def _encode_category(
     schema: Schema, column: Column, data: pa.Array, features: Matrix, counts: Counts, where: Where
 ) -> None:
+    numbers = level_numbers(column, data)
+    n_null = write_levels(column, numbers, features)
+    event = "other" if column.n_distinct > len(column.levels) else "unseen"
+    _count(counts, event, column, int((numbers == len(column.levels)).sum()))
+    if not column.has_nulls:
+        _count(counts, "null", column, n_null)
+
+
+def level_numbers(column: Column, data: pa.ChunkedArray | pa.Array) -> IntArray:
+    """Return the number of each row's level, int64 [n].
+
+    Levels of a category are numbered in their order; all others have the number after the last,
+    nulls -1.
+    """
     texts, codes = as_texts(data)
-    n_levels = len(column.levels)
     places = {level: i for i, level in enumerate(column.levels)}
-    feature = np.array([places.get(text, n_levels) for text in texts] or [0], dtype=np.int64)
-    known = codes >= 0
-    rows = np.flatnonzero(known)
-    hit = feature[codes[rows]]
-    features[hit, rows] = column.level_value
-    event = "other" if column.n_distinct > n_levels else "unseen"
-    _count(counts, event, column, int((hit == n_levels).sum()))
-    _mark_nulls(column, None if len(rows) == len(codes) else ~known, features, counts)
+    others = len(column.levels)
+    feature = np.array([places.get(text, others) for text in texts] or [0], dtype=np.int64)
+    return np.where(codes >= 0, feature[np.maximum(codes, 0)], -1)
+
+
+def write_levels(column: Column, numbers: IntArray, features: Matrix) -> int:
+    """Write the features of levels by their numbers; return how many rows are null.
+
+    Parameters
+    ----------
+    column : Column
+        A category.
+    numbers : int64 [n]
+        Of :func:`level_numbers`.
+    features : float32 [width, n]
+        Zeros.
+    """
+    rows = np.flatnonzero(numbers >= 0)
+    features[numbers[rows], rows] = column.level_value
+    if column.has_nulls and len(rows) < len(numbers):
+        features[-1, numbers < 0] = column.level_value
+    return len(numbers) - len(rows)
 
 
 def _ends(values: FloatArray, lower: float, upper: float) -> FloatArray:

@@ -96,10 +96,10 @@ class PartitionDisplay:
                 f"a partition is drawn of two features, this forest has {estimator.n_features_in_}:"
                 " fit one on two columns"
             )
-        if estimator._encodes_missing():
+        if estimator._encodes_rows():
             raise ParameterError(
-                'a forest with missing_values="encode" parts each column by its value and by '
-                "whether it is missing: fit one without missing values to draw its cells"
+                'a forest with categories or missing_values="encode" parts features that it makes '
+                "of columns, as whether one is missing: fit one on plain numbers to draw its cells"
             )
         rows = np.asarray(X, np.float64)
         low, high = rows.min(axis=0), rows.max(axis=0)

@@ -111,6 +111,10 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         "encode" takes rows with missing values (NaN): trees see each column, with 0 where it is
         missing (the middle, .5, on the cube), and beside it whether it is, 0 or 1; so twice as many
         features, whatever rows come. Scale the columns to ranges near 1, around 0.
+    categorical_features : "from_dtype", array-like of names or places, or None, default=None
+        Columns of frames that are categories: pandas' ``CategoricalDtype`` or polars' ``Enum``, all
+        of them or those named. Trees see a feature for each category of the type and one for all
+        others, 0 or 1 / K, as in a job; each frame that is learned has the same categories.
     class_weight : dict of label to weight, "balanced" or None, default=None
         What weights of rows are multiplied by, for their label; 1 for labels that are not named.
         "balanced" gives all classes the same weight, by the rows of ``fit``: n / (K n_k);
@@ -180,8 +184,10 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
 
     With ``missing_values="encode"`` feature 2 j is column j, 0 where it is missing, and feature
     2 j + 1 is 1 there. ``nodes``, ``feature_scales_``, ``feature_units_`` and scales that are given
-    are of these 2 d features; ``feature_importances_`` and names are of the d columns. Runs encode
-    missing values by their schema instead.
+    are of these 2 d features; ``feature_importances_`` and names are of the d columns. Categories
+    make features in the same way, in the place of their column: one for each level in the order of
+    the texts, one for others and, with "encode", one for missing ones, each 0 or 1 / K, with K
+    levels that count the last. Runs encode missing values and categories by their schema instead.
 
     With ``drift="follow"`` each of the ``n_estimators`` members is a tree that never forgets (to
     the byte that of ``drift=None``, with the same ``alpha``, ``charge_opening=False`` and neither
@@ -303,6 +309,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         experts: Sequence[str] = ("mondrian",),
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         missing_values: Literal["error", "encode"] = "error",
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -325,6 +332,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         self.experts = experts
         self.class_weight = class_weight
         self.missing_values = missing_values
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -76,6 +76,8 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     use_aggregation, predict_extension, domain, clip, max_nodes
     feature_scales, feature_units, warmup_rows, missing_values, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`. There is no ``split_pure``: labels are continuous.
+    categorical_features
+        As in :class:`dmondrian.AMFClassifier`.
 
     Attributes
     ----------
@@ -185,6 +187,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
         missing_values: Literal["error", "encode"] = "error",
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -206,6 +209,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         self.feature_units = feature_units
         self.warmup_rows = warmup_rows
         self.missing_values = missing_values
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from numbers import Integral
 from os import PathLike
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -61,6 +61,9 @@ from dmondrian.forest.forest import Forest, tree_fields
 from dmondrian.tree import nodes
 from dmondrian.tuning.auto_settings import LARGEST_WARMUP, LEAST_WARMUP, OPEN_SETTINGS, WIDEST_AUTO
 
+if TYPE_CHECKING:
+    from dmondrian.estimators.frame_columns import Columns
+
 
 def draw_seed(random_state: Any) -> int:
     """Return the 64-bit seed that ``random_state`` stands for."""
@@ -85,6 +88,7 @@ class BaseForest(BaseEstimator):
         "warmup_rows": [Interval(Integral, LEAST_WARMUP, LARGEST_WARMUP, closed="both")],
         "max_nodes": [Interval(Integral, 1, None, closed="left"), None],
         "missing_values": ALLOWED,
+        "categorical_features": [StrOptions({"from_dtype"}), "array-like", None],
         "random_state": ["random_state"],
         "n_jobs": [Integral, None],
     }
@@ -97,6 +101,8 @@ class BaseForest(BaseEstimator):
     feature_scales: ArrayLike | Literal["auto", "learned"] | None
     feature_units: Literal["auto"] | None = None
     missing_values: Literal["error", "encode"] = "error"
+    categorical_features: ArrayLike | Literal["from_dtype"] | None = None
+    _columns: Columns  # only where some are categories
     warmup_rows: int
     random_state: Any
     n_jobs: int | None
@@ -175,6 +181,12 @@ class BaseForest(BaseEstimator):
                 f"missing_values={self.missing_values!r} is of rows that are given as arrays or "
                 "frames: a run encodes missing values of its columns anyway; leave it out"
             )
+        if self.categorical_features is not None:
+            raise ParameterError(
+                f"categorical_features={self.categorical_features!r} is of frames that are fitted: "
+                "a run takes texts for categories, and the columns of [data] categorical; leave it "
+                "out"
+            )
 
     def _check_time(self, column: str | None, kind: str | None = None) -> None:
         """Refuse a column of times that no label comes by, for runs on a cluster."""
@@ -230,9 +242,10 @@ class BaseForest(BaseEstimator):
 
     def _of_columns(self, of_features: np.ndarray) -> np.ndarray:
         """Return sums over the features of each given column."""
-        if not self._encodes_missing():
+        if not self._encodes_rows():
             return of_features
-        return of_features.reshape(-1, 2).sum(axis=1)
+        ends = np.cumsum(self._widths())
+        return np.array([part.sum() for part in np.split(of_features, ends[:-1])])
 
     @property
     def n_clipped_(self) -> int:
@@ -252,6 +265,10 @@ class BaseForest(BaseEstimator):
             X, y = rows, labels
         else:
             checking = self if first else comparing_names(self, X)
+            if first:
+                self._find_categories(X)
+            elif "_columns" in self.__dict__:
+                self._check_categories(X)
             X, y = self._validated(checking, X, y, reset=first, y_numeric=numeric)
         X = self._features(X, first)
         if sample_weight is None:
@@ -359,6 +376,8 @@ class BaseForest(BaseEstimator):
         for name in ("lifetime", "class_weight"):  # a dict may be changed in place
             if isinstance(params.get(name), dict):
                 params[name] = dict(params[name])
+        if not isinstance(params.get("categorical_features"), (str, type(None))):
+            params["categorical_features"] = np.asarray(params["categorical_features"]).tolist()
         if isinstance(params.get("experts"), list):  # as a list may
             params["experts"] = tuple(params["experts"])
         return {name: params[name] for name in params if name not in ("n_jobs", "random_state")}
@@ -395,6 +414,10 @@ class BaseForest(BaseEstimator):
     def _validated(self, checking: Any, *data: Any, reset: bool, **options: Any) -> Any:
         """Return what scikit-learn makes of rows, with or without labels."""
         finite: Any = "allow-nan" if self._encodes_missing(reset) else True
+        if (columns := self.__dict__.get("_columns")) is not None:
+            from dmondrian.estimators.frame_columns import with_numbers  # loads PyArrow
+
+            data = with_numbers(data[0], columns), *data[1:]
         return validate_data(
             checking,
             *data,
@@ -405,6 +428,33 @@ class BaseForest(BaseEstimator):
             **options,
         )
 
+    def _find_categories(self, X: Any) -> None:
+        """Find which columns of the first rows are categories, and their levels."""
+        self.__dict__.pop("_columns", None)
+        if self.categorical_features is None:
+            return
+        from dmondrian.estimators.frame_columns import columns_of
+
+        columns = columns_of(X, self.categorical_features, self.missing_values == ENCODE)
+        if columns is not None:
+            self._columns = columns
+
+    def _check_categories(self, X: Any) -> None:
+        """Refuse rows to learn of other categories than those of the first rows."""
+        from dmondrian.estimators.frame_columns import check_same
+
+        check_same(X, self._columns)
+
+    def _encodes_rows(self) -> bool:
+        """Whether trees see other columns than those that are given."""
+        return "_columns" in self.__dict__ or self._encodes_missing()
+
+    def _widths(self) -> list[int]:
+        """Return how many features trees see of each given column."""
+        n_more = int(self._encodes_missing())
+        columns = self.__dict__.get("_columns") or [None] * int(self.n_features_in_)
+        return [1 + n_more if column is None else column.width for column in columns]
+
     def _encodes_missing(self, first: bool = False) -> bool:
         """Whether rows may have missing values: of a new forest, or as the forest was begun."""
         begun_with = None if first else self.__dict__.get("_begun_with")
@@ -414,7 +464,15 @@ class BaseForest(BaseEstimator):
 
     def _features(self, X: np.ndarray, first: bool = False) -> np.ndarray:
         """Return validated rows as trees see them, float32 [n, d] or, with indicators, [n, 2 d]."""
-        if not self._encodes_missing(first):
+        encodes_missing = self._encodes_missing(first)
+        if (columns := self.__dict__.get("_columns")) is not None:
+            from dmondrian.estimators.frame_columns import features_of
+
+            fills = filling(self.domain) if encodes_missing else None
+            is_number = [column is None for column in columns]
+            self._check_domain(np.where(is_number & ~np.isnan(X), X, np.float32(0.5)))
+            return features_of(X, columns, fills)
+        if not encodes_missing:
             self._check_domain(X)
             return X
         is_missing = np.isnan(X)
@@ -527,6 +585,8 @@ class BaseForest(BaseEstimator):
         fitted._begun_with = fitted._lasting_params()
         n_features = forest.parameters.n_features
         fitted.n_features_in_ = n_features // 2 if fitted._encodes_missing() else n_features
+        if (columns := self.__dict__.get("_columns")) is not None:
+            fitted._columns, fitted.n_features_in_ = columns, len(columns)
         if feature_names is not None:
             fitted.feature_names_in_ = np.array(list(feature_names), dtype=object)
         if classes is not None:

@@ -65,7 +65,7 @@ class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
         As in :class:`dmondrian.GeneralizedMondrianForestRegressor`.
     domain, clip, max_nodes, feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by the loss.
-    class_weight, missing_values
+    class_weight, missing_values, categorical_features
         As in :class:`dmondrian.AMFClassifier`.
 
     Attributes
@@ -123,6 +123,7 @@ class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
         warmup_rows: int = LAST,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         missing_values: Literal["error", "encode"] = "error",
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -145,6 +146,7 @@ class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
         self.warmup_rows = warmup_rows
         self.class_weight = class_weight
         self.missing_values = missing_values
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 

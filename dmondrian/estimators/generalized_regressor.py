@@ -94,7 +94,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         As in :class:`dmondrian.MondrianForestClassifier`.
     domain, clip, max_nodes, feature_scales, feature_units, warmup_rows, random_state, n_jobs
         As in :class:`dmondrian.MondrianForestClassifier`; scales are chosen by the loss.
-    missing_values
+    missing_values, categorical_features
         As in :class:`dmondrian.AMFRegressor`.
 
     Attributes
@@ -174,6 +174,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
         missing_values: Literal["error", "encode"] = "error",
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -198,6 +199,7 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         self.feature_units = feature_units
         self.warmup_rows = warmup_rows
         self.missing_values = missing_values
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 

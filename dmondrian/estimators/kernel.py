@@ -83,6 +83,7 @@ class MondrianKernel(MondrianPartitions):
         **MondrianPartitions._parameter_constraints,
         "n_estimators": BaseForest._parameter_constraints["n_estimators"],
         "missing_values": BaseForest._parameter_constraints["missing_values"],
+        "categorical_features": BaseForest._parameter_constraints["categorical_features"],
         "lifetime": [
             *MondrianPartitions._parameter_constraints["lifetime"],
             StrOptions(set(CHOICES)),

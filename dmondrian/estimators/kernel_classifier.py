@@ -96,6 +96,10 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         "encode" takes rows with missing values (NaN): trees see each column, with 0 where it is
         missing (the middle, .5, on the cube), and beside it whether it is, 0 or 1; so twice as many
         features, whatever rows come. Scale the columns to ranges near 1, around 0.
+    categorical_features : "from_dtype", array-like of names or places, or None, default=None
+        Columns of frames that are categories: pandas' ``CategoricalDtype`` or polars' ``Enum``, all
+        of them or those named. Trees see a feature for each category of the type and one for all
+        others, 0 or 1 / K, as in a job; each frame that is learned has the same categories.
     class_weight : dict of label to weight, "balanced" or None, default=None
         What weights of rows are multiplied by, for their label; 1 for labels that are not named.
         "balanced" gives all classes the same weight, by the rows of ``fit``: n / (K n_k);
@@ -159,6 +163,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         clip: bool = False,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         missing_values: Literal["error", "encode"] = "error",
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -179,6 +184,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         self.clip = clip
         self.class_weight = class_weight
         self.missing_values = missing_values
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 

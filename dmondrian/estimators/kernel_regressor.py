@@ -79,6 +79,10 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         "encode" takes rows with missing values (NaN): trees see each column, with 0 where it is
         missing (the middle, .5, on the cube), and beside it whether it is, 0 or 1; so twice as many
         features, whatever rows come. Scale the columns to ranges near 1, around 0.
+    categorical_features : "from_dtype", array-like of names or places, or None, default=None
+        Columns of frames that are categories: pandas' ``CategoricalDtype`` or polars' ``Enum``, all
+        of them or those named. Trees see a feature for each category of the type and one for all
+        others, 0 or 1 / K, as in a job; each frame that is learned has the same categories.
     random_state : int, RandomState or None, default=None
     n_jobs : int or None, default=None
         Threads over trees.
@@ -132,6 +136,7 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         domain: Literal["range", "cube"] = "range",
         clip: bool = False,
         missing_values: Literal["error", "encode"] = "error",
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -150,6 +155,7 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         self.domain = domain
         self.clip = clip
         self.missing_values = missing_values
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 

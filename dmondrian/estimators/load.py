@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from inspect import signature
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,13 +17,16 @@ from dmondrian.checkpoint import load_model
 from dmondrian.ensemble.lifetime_selection import LifetimePath
 from dmondrian.ensemble.settings.lifetime import lifetime_from_json
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.errors import CorruptError
+from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators import ALGORITHMS
 from dmondrian.estimators.intervals import Intervals
 from dmondrian.estimators.label_intervals import LabelIntervals
 from dmondrian.estimators.save import LABEL_KINDS
 from dmondrian.forest.state import decode_float
 from dmondrian.uncertainty.temperature_scaling import kind_of
+
+if TYPE_CHECKING:
+    from dmondrian.estimators.frame_columns import Columns
 
 # other strings may be parsed as structured dtypes
 _DTYPE = re.compile(r"[<>|=]?[biufUO][0-9]{0,9}")
@@ -73,8 +76,15 @@ def load_estimator(path: str | PathLike[str]) -> Any:
         forest.calibration = kind_of(
             forest.parameters.gives_label_variance
         )()  # parts of a merged run had none
-    if names is not None and unfitted._encodes_missing():
-        names = names[::2]  # each column, and whether it is missing
+    if (stored := model.get("categories")) is not None:
+        unfitted._columns, names = _categories(stored, unfitted, names, path)
+    elif unfitted._encodes_missing():
+        if forest.parameters.n_features % 2:
+            raise CorruptError(
+                f'{path}: run.json has missing_values="encode", of two features a column, and '
+                f"the forest {forest.parameters.n_features} features"
+            )
+        names = None if names is None else names[::2]  # each column, and whether it is missing
     fitted = unfitted._adopt(forest, classes, names)
     fitted._is_of_run = model.get("schema") is not None
     if model.get("interval_scores") is not None:
@@ -87,6 +97,33 @@ def load_estimator(path: str | PathLike[str]) -> Any:
     if model.get("lifetime_path") is not None:
         fitted._held_out_path = _held_out_path(model["lifetime_path"], forest.parameters, path)
     return fitted
+
+
+def _categories(
+    stored: Any, unfitted: Any, features: list[str] | None, path: Any
+) -> tuple[Columns, list[str]]:
+    """Return which columns are categories, and the names of all columns, checked."""
+    from dmondrian.estimators.frame_columns import category, names_of_features, widths_of
+
+    has_nulls = unfitted._encodes_missing()
+    try:
+        found = tuple(
+            None if each is None else category(each[0], each[1], each[2], has_nulls)
+            for each in stored
+        )
+        texts = [text for c in found if c is not None for text in (c.name, c.type, *c.levels)]
+        if any(found) and all(isinstance(text, str) for text in texts) and features is not None:
+            starts = np.cumsum([0, *widths_of(found, has_nulls)])
+            pairs = zip(found, starts[:-1], strict=True)
+            names = [features[at] if column is None else column.name for column, at in pairs]
+            if [*names_of_features(names, found, has_nulls)] == features:
+                return found, names
+    except (TypeError, LookupError, ParameterError):
+        pass  # raised below
+    raise CorruptError(
+        f"{path}: run.json's categories should be names, types and levels of columns, as many as "
+        f"there are features; found {str(stored)[:80]}"
+    )
 
 
 def _interval_scores(stored: Any, algorithm: str, is_signed: bool, path: Any) -> np.ndarray:

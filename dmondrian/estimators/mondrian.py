@@ -126,10 +126,10 @@ class MondrianForest(ColumnLifetimes):
                     f"forests of other classes cannot be merged: {classes[:5].tolist()} and "
                     f"{other.classes_[:5].tolist()}; name all classes in partial_fit"
                 )
-        if len({other._encodes_missing() for other in (self, *others)}) > 1:
+        encodings = {(o._encodes_missing(), o.__dict__.get("_columns")) for o in (self, *others)}
+        if len(encodings) > 1:
             raise ParameterError(
-                'forests with and without missing_values="encode" see other columns: they cannot '
-                "be merged"
+                "forests that encode missing values or categories in other ways cannot be merged"
             )
         names = _common_names(getattr(one, "feature_names_in_", None) for one in (self, *others))
         forest = merge([other.forest_ for other in (self, *others)])

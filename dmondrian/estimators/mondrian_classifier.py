@@ -72,6 +72,8 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
     feature_scales, feature_units, warmup_rows, missing_values, class_weight, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`, but no scales by default; they are chosen by
         the Brier score.
+    categorical_features
+        As in :class:`dmondrian.AMFClassifier`.
     calibrate : bool, default=False
         As in :class:`dmondrian.AMFClassifier`; of predictions at ``lifetime_``, not at other
         lifetimes that are asked for.
@@ -138,6 +140,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         calibrate: bool = False,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         missing_values: Literal["error", "encode"] = "error",
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -157,6 +160,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         self.calibrate = calibrate
         self.class_weight = class_weight
         self.missing_values = missing_values
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -37,7 +37,14 @@ class OnlineRandomForest(BaseForest):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **{
             name: BaseForest._parameter_constraints[name]
-            for name in ("n_estimators", "max_nodes", "missing_values", "random_state", "n_jobs")
+            for name in (
+                "n_estimators",
+                "max_nodes",
+                "missing_values",
+                "categorical_features",
+                "random_state",
+                "n_jobs",
+            )
         },
         "candidate_rate": [Interval(Real, 0, LARGEST_RATE, closed="both")],
         "n_thresholds": [Interval(Integral, 1, MOST_POINTS, closed="both")],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
@@ -60,7 +61,7 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
         Cap on the nodes of a tree; when reached, leaves go on counting and candidates are given up.
     calibrate : bool, default=False
         As in :class:`dmondrian.AMFClassifier`.
-    missing_values, class_weight, random_state, n_jobs
+    missing_values, categorical_features, class_weight, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`.
 
     Attributes
@@ -125,6 +126,7 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
         calibrate: bool = False,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         missing_values: Literal["error", "encode"] = "error",
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -144,6 +146,7 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
         self.calibrate = calibrate
         self.class_weight = class_weight
         self.missing_values = missing_values
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.estimators.online import OnlineRandomForest
@@ -33,7 +34,7 @@ class OnlineRandomForestRegressor(OnlineRandomForest, ForestRegressor):
     structure_share, ignore_share
         As in :class:`dmondrian.OnlineRandomForestClassifier`; a leaf of the fringe takes about
         56 (candidate_rate + 2) n_thresholds bytes.
-    max_nodes, missing_values, random_state, n_jobs
+    max_nodes, missing_values, categorical_features, random_state, n_jobs
         As in :class:`dmondrian.OnlineRandomForestClassifier`.
 
     Attributes
@@ -78,6 +79,7 @@ class OnlineRandomForestRegressor(OnlineRandomForest, ForestRegressor):
         ignore_share: float = 0.0,
         max_nodes: int | None = None,
         missing_values: Literal["error", "encode"] = "error",
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -93,6 +95,7 @@ class OnlineRandomForestRegressor(OnlineRandomForest, ForestRegressor):
         self.ignore_share = ignore_share
         self.max_nodes = max_nodes
         self.missing_values = missing_values
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from dmondrian.checkpoint import save_model
-from dmondrian.data.schema import NULL_LEVEL
 from dmondrian.ensemble.settings.lifetime import PowerLifetime
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.feature_scales import is_per_column, numbers_per_column
@@ -21,7 +20,7 @@ from dmondrian.forest.state import encode_float
 
 LABEL_KINDS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
 # Defaults that are not written, as forests have none that were saved before there was one.
-_LATER = {"class_weight": None, "missing_values": "error"}
+_LATER = {"class_weight": None, "missing_values": "error", "categorical_features": None}
 # Parameters that never change; the settings in use are stored with the trees.
 _LASTING = ("algorithm", "n_features", "n_classes", "seed")
 
@@ -41,6 +40,11 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
         "feature_names": None if names is None else _feature_names(estimator, names),
         "n_seen": int(forest.total_weight + forest.waiting_weight),
     }
+    if (columns := estimator.__dict__.get("_columns")) is not None:
+        model["categories"] = [
+            None if column is None else [column.name, column.type, list(column.levels)]
+            for column in columns
+        ]
     if hasattr(estimator, "interval_scores_"):
         model["interval_scores"] = [encode_float(score) for score in estimator.interval_scores_]
         model["interval_coverage"] = getattr(estimator, "interval_coverage_", None)
@@ -55,9 +59,12 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
 def _feature_names(estimator: Any, names: Any) -> list[str]:
     """Return the names of features as trees see them, as a run has them."""
     plain = [str(name) for name in names]
-    if not estimator._encodes_missing():
+    if not estimator._encodes_rows():
         return plain
-    return [each for name in plain for each in (name, f"{name}={NULL_LEVEL}")]
+    from dmondrian.estimators.frame_columns import names_of_features  # loads what plans are made of
+
+    columns = estimator.__dict__.get("_columns") or (None,) * len(plain)
+    return [*names_of_features(plain, columns, estimator._encodes_missing())]
 
 
 def plain_params(estimator: Any) -> dict[str, Any]:
@@ -68,10 +75,13 @@ def plain_params(estimator: Any) -> dict[str, Any]:
     if not isinstance(params.get("feature_scales"), (str, type(None))):
         scales = numbers_per_column(params["feature_scales"], "feature_scales")
         params["feature_scales"] = scales.tolist()
+    if not isinstance(params.get("categorical_features"), (str, type(None))):
+        params["categorical_features"] = np.asarray(params["categorical_features"]).tolist()
     if is_per_column(params.get("lifetime")):
         params["lifetime"] = numbers_per_column(params["lifetime"], "lifetime").tolist()
     for name, default in _LATER.items():
-        if params.get(name) == default:
+        value = params.get(name)
+        if value is None or (isinstance(value, str) and value == default):
             params.pop(name, None)
     if isinstance(params.get("class_weight"), dict):  # JSON has no keys but texts
         weights = params["class_weight"].items()

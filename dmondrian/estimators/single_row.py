@@ -102,6 +102,15 @@ def without_names(estimator: Any) -> Any:
     return plain
 
 
+def of_features(estimator: Any) -> Any:
+    """Return an estimator of the same forest that takes features as trees see them, nameless."""
+    plain = without_names(estimator)
+    plain.__dict__.pop("_columns", None)
+    plain._begun_with = {**plain._begun_with, "missing_values": "error"}
+    plain.n_features_in_ = plain.forest_.parameters.n_features
+    return plain
+
+
 def comparing_names(estimator: Any, X: Any) -> Any:
     """Return the estimator with which scikit-learn checks ``X``.
 

@@ -120,6 +120,11 @@ def _model(estimator: Any, encoded: Schema | None, schema: Schema | None) -> Any
         X = add_columns(graph, encoded)
         takes = "the columns of the training data, encoded inside"
     else:
+        if "_columns" in estimator.__dict__:
+            raise ParameterError(
+                "a forest that was fitted on frames with categories encodes them itself, which "
+                "this export does not: train a run, whose encoding is part of its ONNX model"
+            )
         X = graph.input("X", np.float32, estimator.n_features_in_)
         if estimator._encodes_missing():
             X = _with_indicators(graph, X, estimator)

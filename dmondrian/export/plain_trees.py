@@ -177,10 +177,10 @@ def shap_trees(estimator: Any) -> dict[str, Any]:
     >>> shap.TreeExplainer(trees, data=X[::3]).shap_values(X)  # doctest: +SKIP
     """
     check_is_fitted(estimator)
-    if estimator._encodes_missing():
+    if estimator._encodes_rows():
         raise ParameterError(
-            'a forest with missing_values="encode" splits on whether a column is missing beside '
-            "its value, and SHAP values would be of these features: train on rows that you encode "
+            'a forest with categories or missing_values="encode" splits on features that it makes '
+            "of columns, and SHAP values would be of these features: train on rows that you encode "
             "yourself, or give shap.Explainer a function, such as predict_proba"
         )
     with one_state(estimator):

@@ -125,9 +125,9 @@ TRAITS = {
     "cells": lambda f: cells_of(f, 0, np.array([0.0, 1.0, 0.0, 1.0])),
 }
 LEARN = {"fit", "partial_fit", "fit_transform", "calibrate_intervals", "choose_lifetime"}
-OF_CLASS = {"algorithm", "aggregation", "calibrate", "class_weight", "clip", "criterion", "domain",
-            "empty_cell", "experts", "feature_scales", "feature_units", "max_nodes",
-            "missing_values", "n_estimators", "predict_extension", "warmup_rows",
+OF_CLASS = {"algorithm", "aggregation", "calibrate", "categorical_features", "class_weight", "clip",
+            "criterion", "domain", "empty_cell", "experts", "feature_scales", "feature_units",
+            "max_nodes", "missing_values", "n_estimators", "predict_extension", "warmup_rows",
             "set_output"}  # fmt: skip
 
 SMALL: dict[str, Any] = {"n_estimators": 2, "random_state": 0}

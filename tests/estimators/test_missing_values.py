@@ -19,6 +19,7 @@ import dmondrian
 from dmondrian import (
     AMFClassifier,
     AMFRegressor,
+    CorruptError,
     DataError,
     GeneralizedMondrianForestClassifier,
     GeneralizedMondrianForestRegressor,
@@ -32,7 +33,8 @@ from dmondrian import (
     OnlineRandomForestRegressor,
     ParameterError,
 )
-from dmondrian.checkpoint import encode_forest
+from dmondrian.checkpoint import document, encode_forest
+from dmondrian.checkpoint.opening import ADVICE
 from dmondrian.displays import PartitionDisplay
 from dmondrian.distributed import predict
 from dmondrian.export import shap_trees, to_onnx
@@ -212,6 +214,16 @@ def test_it_is_stored_and_goes_on(tmp_path: Path, names: bool) -> None:
     assert "missing_values" not in (tmp_path / "plain" / "run.json").read_text()
 
 
+def test_features_of_a_stored_forest_are_pairs(tmp_path: Path) -> None:
+    AMFClassifier(**SMALL).fit(np.nan_to_num(X), LABELS).save(tmp_path / "m")
+    file = tmp_path / "m" / "run.json"
+    stored = document.unseal(file.read_bytes(), "run.json", ADVICE)
+    stored["estimator"]["missing_values"] = "encode"
+    file.write_bytes(document.seal(stored))
+    with pytest.raises(CorruptError, match="two features a column"):
+        dmondrian.load(tmp_path / "m")
+
+
 def test_frames_with_missing_values(tmp_path: Path) -> None:
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     model = AMFClassifier(**ENCODED).fit(frame, LABELS)
@@ -345,7 +357,7 @@ def test_what_does_not_go_with_them_says_why(tmp_path: Path) -> None:
     import dask.array as da
 
     model = AMFClassifier(**ENCODED).fit(X[:, :2], LABELS)
-    with pytest.raises(ParameterError, match="whether it is missing"):
+    with pytest.raises(ParameterError, match="whether one is missing"):
         PartitionDisplay.from_estimator(model, X[:, :2])
     with pytest.raises(ParameterError, match="SHAP"):
         shap_trees(model)

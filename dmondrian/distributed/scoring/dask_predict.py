@@ -97,9 +97,9 @@ def _predict_lazily(model_url: Any, data: Any, method: str) -> Any:
         raise ParameterError(
             "a density predicts nothing: dmondrian.distributed.score writes its log"
         )
-    if about["estimator"].get("missing_values") == "encode":
+    if about["estimator"].get("missing_values") == "encode" or about.get("categories"):
         raise ParameterError(
-            'a model with missing_values="encode" encodes the rows that it is asked about itself: '
+            'a model with categories or missing_values="encode" encodes the rows itself: '
             "load it, and call its predict on the parts of the data, as map_partitions does"
         )
     classes = about.get("classes")
