@@ -1,4 +1,4 @@
-"""Forecast errors: reliability and confusion matrix of classes, error histogram of numbers.
+"""Forecast errors: reliability, confusion matrix and scores of classes, errors of numbers.
 
 Relies on forecasts that arrive in a fixed order. Promises sums of a size that does not grow with
 the rows, that do not depend on how rows are split between calls (rows are added one by one), and
@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from dmondrian.distributed.metrics.reliability import N_BINS, Reliability
+from dmondrian.distributed.metrics.residuals import Coverage, Residuals
+from dmondrian.distributed.metrics.score_histogram import ScoreHistogram
 from dmondrian.errors import CorruptError
 
 MOST_CLASSES = 20
@@ -40,6 +42,16 @@ class Outcomes:
     Parameters
     ----------
     task : {"classification", "regression"}
+
+    Attributes
+    ----------
+    scores : ScoreHistogram
+        Of classes. Runs of earlier versions have it from the row on at which they are resumed, as
+        they have ``residuals`` and ``coverage``.
+    residuals : Residuals
+        Of numbers.
+    coverage : Coverage
+        Of quantiles, or of the intervals of forecasts with a standard deviation.
     """
 
     def __init__(self, task: str) -> None:
@@ -49,14 +61,17 @@ class Outcomes:
         self.sizes: dict[int, list[float]] = {}  # by bin: weight of errors below and above 0
         self.exact = 0.0  # weight of rows with error 0
         self.bias = [0.0, 0.0]  # weight, and errors times it
+        self.scores, self.residuals, self.coverage = ScoreHistogram(), Residuals(), Coverage()
 
     def add(self, mean: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
         """Add rows: `mean` float64 [n, K], `y` float64 [n], `weight` float64 [n]."""
         self.rows += len(y)
         if self.reliability is None:
             self._add_errors(mean[:, 0] - y, weight)
+            self.residuals.add(mean[:, 0], y, weight)
             return
         self.reliability.add(mean, y, weight)
+        self.scores.add(mean, y, weight)
         k = mean.shape[1]
         if k <= MOST_CLASSES:
             if self.confusion is None:
@@ -89,9 +104,11 @@ class Outcomes:
         if self.reliability is not None:
             data["reliability"] = self.reliability.sums.tolist()
             data["confusion"] = None if self.confusion is None else self.confusion.tolist()
-            return data
+            return {**data, "scores": self.scores.to_json()}
         sizes = [[number, *self.sizes[number]] for number in sorted(self.sizes)]
-        return {**data, "sizes": sizes, "exact": self.exact, "bias": self.bias}
+        data |= {"sizes": sizes, "exact": self.exact, "bias": self.bias}
+        parts = {"residuals": self.residuals.to_json(), "coverage": self.coverage.to_json()}
+        return {**data, **parts}
 
     @classmethod
     def from_json(cls, task: str, stored: Any) -> Outcomes:
@@ -118,6 +135,9 @@ class Outcomes:
                 self.exact, self.bias = float(stored["exact"]), [float(v) for v in stored["bias"]]
                 if len(self.bias) != 2 or any(not _LEAST <= n <= _MOST for n in self.sizes):
                     raise ValueError("sizes of errors")
+            for name in ("scores", "residuals", "coverage"):
+                if name in stored:  # earlier versions kept none
+                    getattr(self, name).take_json(stored[name])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             text = repr(error)[:200]
             raise CorruptError(f"the stored outcomes cannot be read: {text}") from error

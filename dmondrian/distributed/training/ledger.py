@@ -27,11 +27,17 @@ from dmondrian.drift.guard import Guard, added, share_width
 from dmondrian.drift.label_blocks import Block
 from dmondrian.drift.waiting_rows import late_in_words
 from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.sums.exact_sums import label_moments
 from dmondrian.joint_fit.minibatch import batch_at
 from dmondrian.prequential.forecast_lag import BATCHES, SLICES, slices
 from dmondrian.prequential.forecasts import Summed, mean_over_trees
 from dmondrian.prequential.stream_sample import Sampled, add
-from dmondrian.uncertainty.temperature_scaling import Fitted, calibrated, tells_labels
+from dmondrian.uncertainty.temperature_scaling import (
+    Fitted,
+    calibrated,
+    calibrated_std,
+    tells_labels,
+)
 
 _log = logging.getLogger("dmondrian")
 
@@ -225,13 +231,14 @@ class Ledger:
         if mean is None and totals:
             mean = mean_over_trees(totals, self._n_trees)
         turns = None if self.progressive is None else self._turns(first)
-        before, n_early = 0, 0
+        before, n_early, std = 0, 0, None
         if self.guard is not None:
             before, n_early = self.guard.position, self._n_early(self.guard, first)
-            mean = self._guarded(self.guard, blocks)
+            mean, std = self._guarded(self.guard, blocks)
         if self.progressive is None or mean is None:
             self._calibrate(drawn, first.y)
             return
+        self._cover(mean, std, first, n_early)
         mean = self._calibrated(self._parameters.forecasts(mean), first.y, drawn)
         if n_early > 0:
             mean = self._with_first_label(mean, first.y, first.weight, before, n_early)
@@ -241,6 +248,20 @@ class Ledger:
         if self.progressive.is_worse_than_mean and not self._is_warned:
             self._is_warned = True
             _log.warning(WORSE)
+
+    def _cover(
+        self, mean: np.ndarray, std: np.ndarray | None, block: BlockAnswer, n_early: int
+    ) -> None:
+        """Count how many labels lie below quantiles, or within intervals, as they are forecast."""
+        assert self.progressive is not None  # both are checked by the caller
+        assert block.y is not None
+        w = np.ones(len(block.y)) if block.weight is None else block.weight
+        coverage = self.progressive.outcomes.coverage
+        if self._parameters.levels:
+            coverage.add_quantiles(mean, self._parameters.levels, block.y, w)
+        elif std is not None:  # no label was learned before the first rows
+            known = np.where(np.cumsum(w > 0.0) > n_early, std, np.nan)
+            coverage.add_deviations(mean[:, 0] - block.y, known, w)
 
     def _turns(self, block: BlockAnswer) -> list[int] | None:
         """Return which rows of a block are forecast after the one before them was learned.
@@ -289,10 +310,13 @@ class Ledger:
         its = self._parameters
         _log.warning("%s%s", what, drift_advice(its.algorithm, its.follows_stream))
 
-    def _guarded(self, guard: Guard, blocks: tuple[BlockAnswer, ...]) -> np.ndarray:
+    def _guarded(
+        self, guard: Guard, blocks: tuple[BlockAnswer, ...]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the forecasts of consecutive rows by a guard, which learns their labels.
 
-        Rows of weight 0 have none, and count nothing: all classes are as likely there, numbers 0.
+        Of numbers also standard deviations of the label, float64 [n]. Rows of weight 0 have none,
+        and count nothing: all classes are as likely there, numbers 0.
         """
         y, w = blocks[0].y, blocks[0].weight
         assert y is not None  # checked by the caller
@@ -312,9 +336,13 @@ class Ledger:
         self._note_late(guard)
         k, n_classes = self._parameters.n_outputs, self._parameters.n_classes
         mean = np.full((len(y), k), 1.0 / n_classes if n_classes else 0.0)
+        std = None if n_classes else np.full(len(y), np.nan)
         if found:
-            mean[kept] = np.concatenate(found)[:, :k]  # of numbers the mean
-        return mean
+            whole = np.concatenate(found)
+            mean[kept] = whole[:, :k]  # of numbers the mean
+            if std is not None:
+                std[kept] = np.sqrt(whole[:, 1])
+        return mean, std
 
     def _note_late(self, guard: Guard) -> None:
         """Count rows that came after the block of their time; warn, once, if they are many."""
@@ -368,17 +396,27 @@ class Ledger:
 
     def _calibrated(self, mean: np.ndarray, y: np.ndarray, drawn: Sampled | None) -> np.ndarray:
         """Return a block's forecasts, each calibrated by the rows before it."""
-        if self.calibration is None or drawn is None or tells_labels(self.calibration):
-            result = calibrated(mean, self.calibration)  # variance factors do not change means
-            self._calibrate(drawn, y)
-            return result
+        if self.calibration is None or drawn is None:
+            return calibrated(mean, self.calibration)
         result, start = np.empty_like(mean), 0
         for i, row in enumerate(drawn.rows.tolist()):
             result[start : row + 1] = self.calibration.apply(mean[start : row + 1])
-            self._calibrate(Sampled(*(column[i : i + 1] for column in drawn)), y)
+            one = Sampled(*(column[i : i + 1] for column in drawn))
+            self._cover_one(one, y)
+            self._calibrate(one, y)
             start = row + 1
         result[start:] = self.calibration.apply(mean[start:])
         return result
+
+    def _cover_one(self, one: Sampled, y: np.ndarray) -> None:
+        """Count whether a label lies within the intervals of its sampled forecast, of a number."""
+        if self.progressive is None or not tells_labels(self.calibration):
+            return
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, variance = label_moments(one.sums, self._n_trees, one.units)
+            std = calibrated_std(variance, self.calibration)
+            error = mean - y[one.rows]
+        self.progressive.outcomes.coverage.add_deviations(error, std, one.hits)
 
     def _calibrate(self, drawn: Sampled | None, y: np.ndarray) -> None:
         """Update the calibration with sampled forecasts of a block's rows."""
