@@ -1,4 +1,4 @@
-"""Charts as inline SVG: lines, bars and a matrix, in the colours of the page.
+"""Charts as inline SVG: lines, points, bars and a matrix, in the colours of the page.
 
 Relies on the page's style for colours (classes `s0`, `s1`, ... of series, `grid`, `axis`). Promises
 charts that are readable on a phone: they are drawn for its width, and wider pages hold several.
@@ -42,6 +42,7 @@ def line_chart(
     counts: bool = False,
     ends: tuple[float, float] | None = None,
     places: Sequence[tuple[float, str]] = (),
+    y_name: str = "",
 ) -> Markup:
     """Return a chart of lines.
 
@@ -62,6 +63,8 @@ def line_chart(
         Of both axes, for charts of shares.
     places : sequence of (float, str)
         Places on the horizontal axis to mark, and what they are.
+    y_name : str
+        What the vertical axis is, where the lines are not it.
     """
     kept = [(line, _finite(line)) for line in lines]
     lines = [line for line, points in kept if points]
@@ -93,7 +96,69 @@ def line_chart(
             f"<title>{escape(line.name)}: {y_format(y)} at {x_format(x)}</title></circle>"
             for x, y in _thinned(line.points)
         ]
-    return _svg("".join(parts), f"{', '.join(line.name for line in lines)} against {x_name}")
+    names = ", ".join(line.name for line in lines)
+    shown = f"{y_name} of {names}" if y_name else names
+    return _svg("".join(parts) + _beside(y_name), f"{shown} against {x_name}")
+
+
+def point_chart(
+    points: Sequence[tuple[float, float]],
+    x_name: str,
+    y_name: str,
+    form: Format,
+) -> Markup:
+    """Return points (x, y) of one unit, on axes of one range, and the diagonal where both agree."""
+    if not points:
+        return Markup()
+    values = [value for point in points for value in point]
+    low, high = min(values), max(values)
+    scale_x = _Scale(low, high, _LEFT, WIDTH - _RIGHT)
+    scale_y = _Scale(low, high, HEIGHT - _BOTTOM, _TOP)
+    parts = [_axes(scale_x, scale_y, x_name, form, form), _beside(y_name)]
+    parts += [
+        f'<circle class="s0 point" cx="{scale_x(x):.1f}" cy="{scale_y(y):.1f}" r="2.2">'
+        f"<title>{escape(x_name)} {form(x)}, {escape(y_name)} {form(y)}</title></circle>"
+        for x, y in points
+    ]
+    ends = f"M{_LEFT} {HEIGHT - _BOTTOM}L{WIDTH - _RIGHT} {_TOP}"
+    parts.append(f'<path class="s1 line" stroke-dasharray="4 3" d="{ends}"/>')
+    label = f"{len(points):,} points of {y_name} against {x_name}"
+    return _svg("".join(parts), label)
+
+
+def histogram_chart(
+    bars: Sequence[tuple[float, float, float]], x_name: str, x_format: Format
+) -> Markup:
+    """Return bars (lower bound, upper bound, share) side by side.
+
+    The first and the last may have a bound that is infinite: they are as wide as the others, and
+    paler.
+    """
+    if not bars:
+        return Markup()
+    width = next(high - low for low, high, _ in bars if math.isfinite(high - low))
+    low = bars[0][0] if math.isfinite(bars[0][0]) else bars[0][1] - width
+    high = bars[-1][1] if math.isfinite(bars[-1][1]) else bars[-1][0] + width
+    scale_x = _Scale(low, high, _LEFT, WIDTH - _RIGHT)
+    most = max(share for *_, share in bars)
+    scale_y = _Scale(0.0, most, HEIGHT - _BOTTOM, _TOP)
+    parts = [_axes(scale_x, scale_y, x_name, x_format, lambda value: f"{value:.3g}")]
+    for start, stop, share in bars:
+        left = scale_x(start if math.isfinite(start) else low)
+        right = scale_x(stop if math.isfinite(stop) else high)
+        top = scale_y(share)
+        if not math.isfinite(start):
+            kind, text = " rest", f"below {x_format(stop)}"
+        elif not math.isfinite(stop):
+            kind, text = " rest", f"above {x_format(start)}"
+        else:
+            kind, text = "", f"{x_format(start)} to {x_format(stop)}"
+        parts.append(
+            f'<rect class="s0 bar{kind}" x="{left + 0.4:.1f}" y="{top:.1f}" '
+            f'width="{max(right - left - 0.8, 0.5):.1f}" height="{HEIGHT - _BOTTOM - top:.1f}">'
+            f"<title>{text}: {share:.2%} of the rows</title></rect>"
+        )
+    return _svg("".join(parts) + _beside("share of the rows"), f"histogram of {x_name}")
 
 
 def area_chart(
@@ -265,6 +330,15 @@ def _axes(x: _Scale, y: _Scale, x_name: str, x_format: Format, y_format: Format)
         f'<text x="{middle}" y="{HEIGHT - 3}" text-anchor="middle">{escape(x_name)}</text>'
     )
     return "".join(parts)
+
+
+def _beside(y_name: str) -> str:
+    """Return the name of the vertical axis, at its side."""
+    if not y_name:
+        return ""
+    middle = (_TOP + HEIGHT - _BOTTOM) / 2
+    place = f'transform="translate(10 {middle:g}) rotate(-90)" text-anchor="middle"'
+    return f"<text {place}>{escape(y_name)}</text>"
 
 
 def _path(line: Line, number: int, x: _Scale, y: _Scale) -> str:

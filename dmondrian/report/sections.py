@@ -23,6 +23,7 @@ from dmondrian.distributed.metrics.windows import HALF_LIFE
 from dmondrian.ensemble.settings.stored_parameters import mixes_boosted_sets
 from dmondrian.report.charts import Line, area_chart, bar_chart, line_chart, matrix_chart
 from dmondrian.report.facts import Facts
+from dmondrian.report.forecast_figures import CLASS_HEAD, auc_tiles, class_figures, number_figures
 from dmondrian.report.number_format import metric, number, percent, short
 from dmondrian.report.rendering import Figure, render
 from dmondrian.report.rerun_job import job_of
@@ -30,6 +31,8 @@ from dmondrian.report.rerun_job import job_of
 METRICS = (*NAMES.items(), ("r2", "R2"))
 _SHOWN_COLUMNS = 200  # rows of a table of columns
 _SHOWN_BARS = 15
+_SHOWN_CLASSES = 6
+_LEAST_SHARE = 0.001  # of the rows, for a point of the curve of reliability
 
 
 class Tile(NamedTuple):
@@ -45,18 +48,20 @@ def overview(facts: Facts) -> Markup:
     run = facts.run_json
     learned = 0 if facts.manifest is None else facts.manifest.position
     waiting = facts.n_waiting
-    tiles, measured = (
-        [
-            Tile(f"{learned - waiting:,}", f"of {counted(facts.n_rows, 'row')} learned"),
-            *([Tile(f"{waiting:,}", "rows wait for their labels")] if waiting else []),
-            Tile(f"{facts.n_trees or run.get('n_estimators', 0):,}", "trees"),
-            Tile(f"{facts.n_nodes:,}", "nodes"),
-            Tile(size(facts.n_bytes), "in memory"),
-        ],
-        [],
-    )
+    tiles = [
+        Tile(f"{learned - waiting:,}", f"of {counted(facts.n_rows, 'row')} learned"),
+        *([Tile(f"{waiting:,}", "rows wait for their labels")] if waiting else []),
+        Tile(f"{facts.n_trees or run.get('n_estimators', 0):,}", "trees"),
+        Tile(f"{facts.n_nodes:,}", "nodes"),
+        Tile(size(facts.n_bytes), "in memory"),
+    ]
+    measured: list[Tile] = []
     if facts.progressive is not None:
         measured = _metric_tiles(facts.progressive.report(), facts.progressive.delay_in_words)
+        measured += [
+            Tile(value, f"{name} so far", ((baseline, of_baseline),))
+            for value, name, baseline, of_baseline in auc_tiles(facts.progressive.outcomes)
+        ]
     beat = (facts.holders[-1].beat or {}) if facts.is_working else {}
     return render(
         "overview.html",
@@ -68,7 +73,67 @@ def overview(facts: Facts) -> Markup:
         is_final=facts.manifest is not None and facts.manifest.final,
         tiles=tiles,
         measured=measured,
+        about=_about(facts),
     )
+
+
+def _about(facts: Facts) -> list[tuple[str, str]]:
+    """Return when and how long was worked on the run, on which data, and by which versions."""
+    found: list[tuple[str, str]] = []
+    if facts.holders:
+        seconds = math.fsum(
+            float(timeline[-1][0])
+            for holder in facts.holders
+            if (timeline := (holder.beat or {}).get("timeline"))
+        )
+        took = f"{clock(seconds)} of work in {counted(len(facts.holders), 'attempt')}"
+        found.append(("trained", f"from {_moment(facts.holders[0].began)} UTC on, {took}"))
+    schema, plan = facts.schema, facts.plan
+    if schema is not None:
+        width = counted(schema.n_features, "feature")
+        columns = f"{counted(len(schema.columns), 'column')} encoded as {width}"
+        files = "" if plan is None else _from_files(plan)
+        found.append(("data", f"{counted(facts.n_rows, 'row')} of {columns}{files}"))
+    names, confusion = _class_names(facts), None
+    if facts.progressive is not None:
+        confusion = facts.progressive.outcomes.confusion
+    if names:
+        found.append(("classes", _classes(names, confusion)))
+    elif schema is not None and schema.target_range is not None:
+        low, high = schema.target_range
+        found.append(("target", f"{number(low)} to {number(high)}"))
+    if versions := facts.run_json.get("created_by"):
+        found.append(
+            ("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))
+        )
+    return found
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+
+
+def _from_files(plan: Any) -> str:
+    files = list(dict.fromkeys(block.uri for block in plan.blocks))
+    order = f"shuffled by seed {plan.seed}" if plan.shuffle else "in the order of the files"
+    named = files[0] if len(files) == 1 else f"{len(files):,} files, {files[0]} first"
+    return f", from {named}, {order}"
+
+
+def _class_names(facts: Facts) -> list[str]:
+    return [str(label) for label in facts.run_json.get("classes") or []]
+
+
+def _classes(names: list[str], confusion: Any) -> str:
+    """Return the classes with their shares, the most frequent first, as far as they are known."""
+    shown = names[:_SHOWN_CLASSES]
+    if confusion is not None and len(confusion) == len(names) and confusion.sum() > 0.0:
+        shares = confusion.sum(axis=1) / confusion.sum()
+        order = np.argsort(-shares, kind="stable")[:_SHOWN_CLASSES].tolist()
+        shown = [f"{names[k]} {shares[k]:.1%}" for k in order]
+    n_more = len(names) - len(shown)
+    more = f" and {n_more:,} more" if n_more > 0 else ""
+    return f"{len(names):,}: {', '.join(shown)}{more}"
 
 
 def _metric_tiles(report: dict[str, Any], delay: str) -> list[Tile]:
@@ -235,15 +300,22 @@ def outcomes(facts: Facts) -> Markup:
     found = None if progressive is None else progressive.outcomes
     if is_density or progressive is None or found is None or not found.rows:
         return render("outcomes.html", is_density=is_density, figures=[])
-    bias = None
+    bias, classes, table = None, _class_names(facts), []
     if found.reliability is not None:
-        figures = _class_figures(facts, found)
+        n_classes = 2 if found.confusion is None else len(found.confusion)
+        of_classes = class_figures(found, classes or [str(k) for k in range(n_classes)])
+        figures = [*of_classes.figures, *_sureness(facts, found)]
+        table, notes = of_classes.table, of_classes.notes
     else:
         whole, total = found.bias
         bias = metric(total / whole)
         line = Line("share of rows", _from_where_it_rises(found.shares()))
         chart = line_chart([line], "size of the error", number, percent, from_zero=True, log_x=True)
-        figures = [Figure("Rows with an error of at most this size", chart)]
+        of_rows = Figure("Rows with an error of at most this size", chart)
+        figures, notes = number_figures(found)
+        figures = [*figures[:2], of_rows, *figures[2:]] if found.residuals.rows else [
+            of_rows, *figures
+        ]  # fmt: skip
     return render(
         "outcomes.html",
         is_density=False,
@@ -254,6 +326,9 @@ def outcomes(facts: Facts) -> Markup:
         is_partial=found.rows < progressive.rows,
         bias=bias,
         calibrated=facts.calibrated,
+        head=CLASS_HEAD,
+        classes=table,
+        notes=notes,
     )
 
 
@@ -263,13 +338,15 @@ def _from_where_it_rises(shares: list[tuple[float, float]]) -> list[tuple[float,
     return shares[max(0, n_tiny - 1) :]
 
 
-def _class_figures(facts: Facts, found: Any) -> list[Figure]:
+def _sureness(facts: Facts, found: Any) -> list[Figure]:
+    """Return reliability, shares of rows by how sure forecasts are, and confusion."""
     report = found.reliability.report()
     bins = report["reliability"]
     lines = [
-        Line("right", [(b["confidence"], b["accuracy"]) for b in bins]),
+        Line("right", [(b["confidence"], b["accuracy"]) for b in bins
+                       if b["share"] >= _LEAST_SHARE]),
         Line("calibrated", [(0.0, 0.0), (1.0, 1.0)], is_dashed=True),
-    ]
+    ]  # fmt: skip
     chart = line_chart(lines, "how sure", percent, percent, ends=(0.0, 1.0))
     calibrated = "" if facts.calibrated is None else f"; calibrated: {facts.calibrated}"
     figures = [
@@ -278,8 +355,7 @@ def _class_figures(facts: Facts, found: Any) -> list[Figure]:
             [(f"{b['above']:.0%} to {b['up_to']:.0%}", b["share"]) for b in bins], percent)),
     ]  # fmt: skip
     if found.confusion is not None:
-        names = [str(label) for label in facts.run_json.get("classes") or []]
-        names = names or [str(number) for number in range(len(found.confusion))]
+        names = _class_names(facts) or [str(number) for number in range(len(found.confusion))]
         shares = matrix_chart(names, found.confusion.tolist())
         figures.append(Figure("Labels (rows) and predictions (columns), shares of a row", shares))
     return figures

@@ -21,13 +21,14 @@ from tests.report.browser import NAMES, Page, browser, open_browser
 from tests.report.conftest import HOSTILE, page_of
 
 OUTSIDE = """[...document.querySelectorAll("svg")].flatMap(svg => {
-  const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
+  const whole = svg.getBoundingClientRect();
   return [...svg.querySelectorAll("text")].filter(text => {
-    const box = text.getBBox();
-    const right = box.x + box.width, bottom = box.y + box.height;
-    return box.x < 0 || box.y < 0 || right > width + 1 || bottom > height + 1;
+    const box = text.getBoundingClientRect();
+    return box.left < whole.left || box.top < whole.top
+      || box.right > whole.right + 1 || box.bottom > whole.bottom + 1;
   }).map(text => text.textContent);
 })"""
+UNFOLD = "document.querySelectorAll('details').forEach(part => part.open = true)"
 UNREADABLE = """[...document.querySelectorAll("svg text")].filter(
   text => text.getBoundingClientRect().height < 8).length"""
 # Tables of many columns scroll in a frame of their own; others fit in theirs.
@@ -57,6 +58,8 @@ def test_a_browser_shows_all_of_it(request, chromium, tmp_path, name, width, is_
     chromium.complaints.clear()
     chromium.requests.clear()
     chromium.open(file, width, is_dark=is_dark)
+    assert chromium.evaluate("document.documentElement.scrollWidth") == width
+    chromium.evaluate(UNFOLD)
     assert chromium.evaluate("document.documentElement.scrollWidth") == width
     assert chromium.evaluate(OUTSIDE) == []
     assert chromium.evaluate(UNREADABLE) == 0
