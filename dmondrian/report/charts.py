@@ -17,6 +17,7 @@ from markupsafe import Markup
 WIDTH, HEIGHT = 360, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 34
 _TICKS = 4
+_BESIDE = 16  # for the name of a vertical axis
 
 Format = Callable[[float], str]
 
@@ -43,6 +44,7 @@ def line_chart(
     ends: tuple[float, float] | None = None,
     places: Sequence[tuple[float, str]] = (),
     y_name: str = "",
+    label: str = "",
 ) -> Markup:
     """Return a chart of lines.
 
@@ -65,6 +67,8 @@ def line_chart(
         Places on the horizontal axis to mark, and what they are.
     y_name : str
         What the vertical axis is, where the lines are not it.
+    label : str
+        Name of the picture for those who do not see it; by default the lines and both axes.
     """
     kept = [(line, _finite(line)) for line in lines]
     lines = [line for line, points in kept if points]
@@ -98,7 +102,8 @@ def line_chart(
         ]
     names = ", ".join(line.name for line in lines)
     shown = f"{y_name} of {names}" if y_name else names
-    return _svg("".join(parts) + _beside(y_name), f"{shown} against {x_name}")
+    own = label or f"{shown} against {x_name}"
+    return _svg("".join(parts), own, beside=_beside(y_name))
 
 
 def point_chart(
@@ -114,7 +119,7 @@ def point_chart(
     low, high = min(values), max(values)
     scale_x = _Scale(low, high, _LEFT, WIDTH - _RIGHT)
     scale_y = _Scale(low, high, HEIGHT - _BOTTOM, _TOP)
-    parts = [_axes(scale_x, scale_y, x_name, form, form), _beside(y_name)]
+    parts = [_axes(scale_x, scale_y, x_name, form, form)]
     parts += [
         f'<circle class="s0 point" cx="{scale_x(x):.1f}" cy="{scale_y(y):.1f}" r="2.2">'
         f"<title>{escape(x_name)} {form(x)}, {escape(y_name)} {form(y)}</title></circle>"
@@ -123,7 +128,7 @@ def point_chart(
     ends = f"M{_LEFT} {HEIGHT - _BOTTOM}L{WIDTH - _RIGHT} {_TOP}"
     parts.append(f'<path class="s1 line" stroke-dasharray="4 3" d="{ends}"/>')
     label = f"{len(points):,} points of {y_name} against {x_name}"
-    return _svg("".join(parts), label)
+    return _svg("".join(parts), label, beside=_beside(y_name))
 
 
 def histogram_chart(
@@ -158,7 +163,8 @@ def histogram_chart(
             f'width="{max(right - left - 0.8, 0.5):.1f}" height="{HEIGHT - _BOTTOM - top:.1f}">'
             f"<title>{text}: {share:.2%} of the rows</title></rect>"
         )
-    return _svg("".join(parts) + _beside("share of the rows"), f"histogram of {x_name}")
+    beside = _beside("share of the rows")
+    return _svg("".join(parts), f"histogram of {x_name}", beside=beside)
 
 
 def area_chart(
@@ -337,7 +343,7 @@ def _beside(y_name: str) -> str:
     if not y_name:
         return ""
     middle = (_TOP + HEIGHT - _BOTTOM) / 2
-    place = f'transform="translate(10 {middle:g}) rotate(-90)" text-anchor="middle"'
+    place = f'transform="translate(-4 {middle:g}) rotate(-90)" text-anchor="middle"'
     return f"<text {place}>{escape(y_name)}</text>"
 
 
@@ -413,8 +419,10 @@ def _from_both_ends(name: str, length: int) -> str:
     return f"{name[:front]}…{name[front + 1 - length :]}"
 
 
-def _svg(content: str, label: str, height: float = HEIGHT) -> Markup:
+def _svg(content: str, label: str, height: float = HEIGHT, beside: str = "") -> Markup:
+    """Return a picture; ``beside`` is what stands to the left of the axis."""
+    left = _BESIDE if beside else 0
     return Markup(
-        f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(label)}">'
-        f"{content}</svg>"
+        f'<svg viewBox="{-left} 0 {WIDTH + left} {height:g}" role="img" '
+        f'aria-label="{escape(label)}">{content}{beside}</svg>'
     )

@@ -265,8 +265,9 @@ def _window_curves(report: dict[str, Any]) -> list[Figure]:
             Line(BASELINE_NAMES[baseline], points_by_window(windows, name, baseline))
             for baseline in windows[0]["baselines"]
         ]
-        chart = line_chart(lines, "rows", short, number, places=places)
         keys = tuple(line.name for line in lines)
+        label = f"{NAMES[name]} by window of the stream: {', '.join(keys)}"
+        chart = line_chart(lines, "rows", short, number, places=places, label=label)
         figures.append(Figure(f"{NAMES[name]} by window of the stream", chart, keys))
     return figures
 

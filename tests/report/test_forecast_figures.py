@@ -142,7 +142,7 @@ def test_more_classes_than_can_be_read_and_one_class_alone(classified) -> None:
     assert "one class alone has occurred" in outcomes(facts)
 
 
-@pytest.mark.parametrize("width", [1200, 400, 340])
+@pytest.mark.parametrize("width", [1200, 400, 360])
 @pytest.mark.parametrize("name", ["two", "twenty", "numbers"])
 def test_a_browser_shows_all_of_them(
     classified, of_numbers, chromium, tmp_path: Path, name: str, width: int
