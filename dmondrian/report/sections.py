@@ -29,7 +29,8 @@ from dmondrian.report.rendering import Figure, render
 from dmondrian.report.rerun_job import job_of
 
 METRICS = (*NAMES.items(), ("r2", "R2"))
-_SHOWN_COLUMNS = 200  # rows of a table of columns
+_SHOWN_COLUMNS = 500  # rows of a table of columns
+_UNFOLDED = 20  # of these, without a click
 _SHOWN_BARS = 15
 _SHOWN_CLASSES = 6
 _LEAST_SHARE = 0.001  # of the rows, for a point of the curve of reliability
@@ -371,13 +372,24 @@ def inputs(facts: Facts) -> Markup:
         return render("inputs.html", has_schema=False, names=shown)
     from dmondrian.data.schema import describe_encoding
 
+    shares = dict(facts.importances)
+    ranked = sorted(schema.columns, key=lambda column: -shares.get(column.name, 0.0))
     columns = [
-        (column.name, column.kind, f"{column.width:,}", describe_encoding(column))
-        for column in schema.columns[:_SHOWN_COLUMNS]
+        (
+            column.name,
+            column.kind,
+            f"{column.width:,}",
+            percent(shares[column.name]) if column.name in shares else "",
+            "some" if column.has_nulls else "none",
+            describe_encoding(column),
+        )
+        for column in ranked[:_SHOWN_COLUMNS]
     ]
-    columns += [(name, "left out", "0", why) for name, why in schema.left_out]
+    columns += [(name, "left out", "0", "", "", why) for name, why in schema.left_out]
     if plan is not None:
-        columns += [(name, "left out", "0", "excluded by the job") for name in plan.excluded]
+        columns += [
+            (name, "left out", "0", "", "", "excluded by the job") for name in plan.excluded
+        ]
     n_more = len(schema.columns) - _SHOWN_COLUMNS
     return render(
         "inputs.html",
@@ -385,7 +397,8 @@ def inputs(facts: Facts) -> Markup:
         plan=plan,
         rows="" if plan is None else counted(plan.n_rows, "row"),
         files=[] if plan is None else list(dict.fromkeys(block.uri for block in plan.blocks)),
-        columns=columns,
+        columns=columns[:_UNFOLDED],
+        folded=columns[_UNFOLDED:],
         more=counted(n_more, "more column") if n_more > 0 else "",
         events=[(_event(name), f"{rows:,}") for name, rows in facts.counts.items()],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from dmondrian.distributed.metrics.residuals import Coverage, Residuals
 from dmondrian.distributed.metrics.score_histogram import ScoreHistogram
 from dmondrian.report.facts import Facts, gather
 from dmondrian.report.page import page
-from dmondrian.report.sections import outcomes, overview
+from dmondrian.report.sections import inputs, outcomes, overview
 from tests.report.conftest import HOSTILE
 from tests.report.test_page import OUTSIDE, PUSHED_OUT, UNFOLD, UNREADABLE, chromium
 
@@ -140,6 +141,31 @@ def test_more_classes_than_can_be_read_and_one_class_alone(classified) -> None:
     facts.progressive = Progressive("classification")
     facts.progressive.add(proba, np.zeros(N), None)
     assert "one class alone has occurred" in outcomes(facts)
+
+
+def test_columns_are_ranked_and_those_of_wide_tables_are_folded(
+    classified, chromium, tmp_path: Path
+) -> None:
+    facts = gather(classified.run_url)
+    shares = dict(facts.importances)
+    ranked = [row for row in rows_of_table(inputs(facts)) if row and row[1] != "left out"]
+    assert len(ranked) == len(facts.schema.columns)
+    shown = [float(row[3].rstrip("%")) for row in ranked]
+    assert shown == sorted(shown, reverse=True)
+    names = [column.name for column in facts.schema.columns]
+    assert sum(shown) == pytest.approx(100.0 * sum(shares[name] for name in names), abs=3.0)
+    first = facts.schema.columns[0]
+    many = tuple(replace(first, name=f"column {j}") for j in range(45))
+    facts.schema = replace(facts.schema, columns=many)
+    facts.importances = [(column.name, 1.0 / 45.0) for column in many]
+    file = tmp_path / "page.html"
+    file.write_text(page(facts))
+    chromium.open(file, 400)
+    last = "[...document.querySelectorAll('td')].find(cell => cell.textContent == 'column 44')"
+    assert chromium.evaluate(f"{last}.checkVisibility()") is False
+    chromium.evaluate(UNFOLD)
+    assert chromium.evaluate(f"{last}.checkVisibility()") is True
+    assert "more in this table" in file.read_text()
 
 
 @pytest.mark.parametrize("width", [1200, 400, 360])

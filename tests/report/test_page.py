@@ -160,7 +160,10 @@ def test_a_density_and_a_kernel_say_what_they_have_not(density, kernel, tmp_path
     assert "A density forecasts no labels" in page
     assert "<h2>Learning curve</h2>" not in page
     assert "<h2>Importances</h2>" not in page
-    assert "<td>y</td><td>left out</td><td>0</td><td>excluded by the job</td>" in page
+    assert (
+        "<td>y</td><td>left out</td><td>0</td><td></td><td></td><td>excluded by the job</td>"
+        in page
+    )
     page = page_of(kernel, tmp_path).read_text()
     assert "<h2>Learning curve</h2>" in page
     assert "no split has its own worth" in page
