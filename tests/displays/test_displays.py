@@ -11,6 +11,14 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot
 from sklearn.calibration import CalibrationDisplay
+from sklearn.inspection import PartialDependenceDisplay
+from sklearn.metrics import (
+    ConfusionMatrixDisplay,
+    PrecisionRecallDisplay,
+    PredictionErrorDisplay,
+    RocCurveDisplay,
+    roc_auc_score,
+)
 
 from dmondrian import (
     AMFClassifier,
@@ -292,3 +300,25 @@ def test_weights_of_ages_are_drawn_as_areas_that_fill_the_axes(rows, axes) -> No
     assert legend[-1] == "all rows"
     with pytest.raises(ParameterError, match='drift="follow"'):
         AgeWeightsDisplay.from_estimator(AMFRegressor(), X, y)
+
+
+def test_displays_of_scikit_learn_draw_fitted_forests() -> None:
+    draw = np.random.default_rng(0)
+    X = draw.random((200, 2))
+    y = (X[:, 0] > 0.5).astype(int)
+    of_classes = AMFClassifier(n_estimators=2, random_state=0).fit(X, y)
+    of_numbers = AMFRegressor(n_estimators=2, random_state=0).fit(X, X[:, 0])
+    new = draw.random((100, 2))
+    labels = (new[:, 0] > 0.5).astype(int)
+    drawn = RocCurveDisplay.from_estimator(of_classes, new, labels)
+    area = roc_auc_score(labels, of_classes.predict_proba(new)[:, 1])
+    assert np.trapezoid(drawn.tpr, drawn.fpr) == pytest.approx(area)
+    PrecisionRecallDisplay.from_estimator(of_classes, new, labels)
+    matrix = ConfusionMatrixDisplay.from_estimator(of_classes, new, labels).confusion_matrix
+    assert np.trace(matrix) == np.sum(of_classes.predict(new) == labels)
+    errors = PredictionErrorDisplay.from_estimator(of_numbers, new, new[:, 0], subsample=None)
+    assert (errors.y_pred == of_numbers.predict(new)).all()
+    dependence = PartialDependenceDisplay.from_estimator(of_numbers, X, [0, 1])
+    low, high = dependence.pd_results[0]["average"][0][[0, -1]]
+    assert high - low > 0.5
+    pyplot.close("all")
