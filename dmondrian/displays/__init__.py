@@ -6,9 +6,10 @@ that it is given, and changes nothing else.
 
 scikit-learn's own displays take these estimators too:
 ``sklearn.calibration.CalibrationDisplay.from_predictions`` with :func:`stream_predictions` shows
-the calibration of forecasts made before their rows were learned. ``RocCurveDisplay``,
-``PrecisionRecallDisplay``, ``ConfusionMatrixDisplay``, ``PredictionErrorDisplay`` and
-``PartialDependenceDisplay`` draw fitted estimators.
+the calibration of forecasts made before their rows were learned.
+``sklearn.metrics.RocCurveDisplay``, ``sklearn.metrics.PrecisionRecallDisplay``,
+``sklearn.metrics.ConfusionMatrixDisplay``, ``sklearn.metrics.PredictionErrorDisplay`` and
+``sklearn.inspection.PartialDependenceDisplay`` draw fitted estimators.
 """
 
 from dmondrian.displays.age_weights_display import AgeWeightsDisplay
