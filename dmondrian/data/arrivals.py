@@ -5,24 +5,30 @@ elsewhere and renames it, or commits it to a table, does not.
 
 Relies on the footer at the end of a file. Promises that a file is named only once its footer can be
 read and its size and time of change have stayed the same meanwhile; that a file is opened again
-only if it has changed; and that one which is not whole is reported once.
+only if it has changed; and that one which is not whole, or a link without its target, is reported
+when it is first seen, after `AGAIN` seconds, and then each time its age has doubled.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from dmondrian.data.delta_table import open_table, table_at
 from dmondrian.data.footers import MAX_CONNECTIONS, read_footers
+from dmondrian.data.links import Link
 from dmondrian.data.listing import NoFilesError
 from dmondrian.data.source import Source, SourceFile, is_local, list_files, stat_uri
 from dmondrian.errors import DataError
 
 _log = logging.getLogger("dmondrian")
+
+AGAIN = 300.0
+"""Seconds after which a file that is still not whole is reported again."""
 
 State = tuple[int, str]  # size and stamp of a file
 
@@ -63,7 +69,7 @@ class Arrivals:
         self._items = [source] if isinstance(source, (str, os.PathLike)) else list(source)
         self._known = known
         self._whole: dict[str, State] = {}
-        self._reported: set[str] = set()
+        self._reported: dict[str, tuple[float, float]] = {}  # first and last time of each
 
     def look(self) -> Arrived:
         """Return what is there now.
@@ -75,6 +81,7 @@ class Arrivals:
         """
         listed: dict[str, SourceFile] = {}
         tables: dict[str, int] = {}
+        lost: list[Link] = []
         for item in self._items:
             named = table_at(os.fspath(item))
             if named is not None:
@@ -82,7 +89,7 @@ class Arrivals:
                 tables[state.uri] = state.version
                 continue
             try:
-                found, _ = list_files(item, self._known)
+                found, _ = list_files(item, self._known, lost)
             except NoFilesError:
                 continue  # they may come
             listed.update((file.uri, file) for file in found)
@@ -90,7 +97,8 @@ class Arrivals:
         with ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
             checked = zip(fresh, pool.map(_why_not_whole, fresh), strict=True)
             reasons = {file.uri: why for file, why in checked if why is not None}
-        self._report(reasons)
+        changes = {uri: listed[uri].stamp for uri in reasons}
+        self._report({**reasons, **{link.path: str(link.error()) for link in lost}}, changes)
         self._whole = {
             uri: (file.size, file.stamp) for uri, file in listed.items() if uri not in reasons
         }
@@ -102,12 +110,30 @@ class Arrivals:
         known = self._whole.get(file.uri)
         return known == (file.size, file.stamp) or (known is None and file.uri in self._known)
 
-    def _report(self, reasons: dict[str, str]) -> None:
-        """Log which files are not whole, once for each."""
+    def _report(self, reasons: dict[str, str], changes: dict[str, str]) -> None:
+        """Log which files are not whole: at once, and again as they get older.
+
+        Parameters
+        ----------
+        reasons : dict
+            By uri.
+        changes : dict
+            Stamps by uri: in stores that have times, when each was changed last.
+        """
+        now = time.time()
+        reported: dict[str, tuple[float, float]] = {}
         for uri, why in reasons.items():
-            if uri not in self._reported:
+            first, last = self._reported.get(uri, (now, 0.0))
+            if not last:
                 _log.info("%s is not whole yet and waits: %s", uri, why)
-        self._reported = set(reasons)
+                last = now
+            elif now - first >= max(AGAIN, 2.0 * (last - first)):
+                stamp = changes.get(uri, "")
+                age = now - (int(stamp) / 1e9 if stamp.isdigit() else first)
+                _log.warning("%s is not whole after %.0f minutes: %s", uri, age / 60.0, why)
+                last = now
+            reported[uri] = first, last
+        self._reported = reported
 
 
 def _why_not_whole(file: SourceFile) -> str | None:

@@ -9,7 +9,7 @@ and those with rows that were appended since.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from dmondrian.data.delta_table import (
@@ -22,8 +22,10 @@ from dmondrian.data.delta_table import (
     uris_below,
     version_note,
 )
+from dmondrian.data.links import Link
 from dmondrian.data.plan import Plan, TableState
 from dmondrian.data.source import Source, SourceFile, list_files
+from dmondrian.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -86,14 +88,16 @@ def list_data(
     """
     items = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     tables = [table_at(os.fspath(item)) for item in items]
+    _refuse_two_versions(tables)
+    lost: list[Link] | None = None if among is None else []  # whoever chose has named them
     past = () if plan is None else {b.uri for b in plan.blocks}.difference(needed)
     if not any(tables):
-        files, notes = list_files(source, past)
+        files, notes = list_files(source, past, lost)
         return Listing([file for file in files if among is None or file.uri in among], notes)
     found = Listing([], [])
     for item, named in zip(items, tables, strict=True):
         if named is None:
-            files, notes = list_files(item, past)
+            files, notes = list_files(item, past, lost)
             more = [file for file in files if among is None or file.uri in among]
             found.notes.extend(notes)
         else:
@@ -103,6 +107,20 @@ def list_data(
         found.notes.extend(f"{uri} is named twice in the source and is read once" for uri in twice)
         found.files.extend(file for file in more if file.uri not in known)
     return found
+
+
+def _refuse_two_versions(tables: Sequence[tuple[str, int | None] | None]) -> None:
+    """Refuse one table at two versions: rows that both have would be read twice."""
+    versions: dict[str, int | None] = {}
+    for location, version in filter(None, tables):
+        if versions.setdefault(location, version) != version:
+            both = " and ".join(
+                "as it is now" if one is None else f"at version {one}"
+                for one in (versions[location], version)
+            )
+            raise DataError(
+                f"{location} is named twice, {both}: rows of both would be read twice; name it once"
+            )
 
 
 def _files_of_table(

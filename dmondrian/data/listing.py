@@ -37,7 +37,11 @@ def never(location: str) -> bool:
 
 
 def files_below(
-    filesystem: fs.FileSystem, path: str, uri_of: UriOf, notes: list[str]
+    filesystem: fs.FileSystem,
+    path: str,
+    uri_of: UriOf,
+    notes: list[str],
+    lost: list[Link] | None = None,
 ) -> list[fs.FileInfo]:
     """Return the data files of a folder, sorted by path.
 
@@ -49,6 +53,8 @@ def files_below(
         Returns a path of the file system as the user writes it.
     notes : list of str
         Notes on skipped files are added.
+    lost : list of Link or None
+        Links whose targets are missing are added; None if they are errors.
 
     Raises
     ------
@@ -57,7 +63,7 @@ def files_below(
     """
     links = _links(filesystem, path)
     found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
-    chosen = _chosen(found, links, path, uri_of(path), notes)
+    chosen = _chosen(found, links, path, uri_of(path), notes, lost)
     read = [info.path for info in chosen] or [f"{path.rstrip('/')}/"]
     refuse_tables(filesystem, path, found, read, uri_of)
     refuse_uncommitted(filesystem, found, read)
@@ -79,6 +85,7 @@ def _chosen(
     path: str,
     location: str,
     notes: list[str],
+    lost: list[Link] | None = None,
 ) -> list[fs.FileInfo]:
     """Return the data files among all entries below a folder.
 
@@ -104,14 +111,16 @@ def _chosen(
     ]
     broken = [link for link in links if not link.is_sound and is_seen(link.path[depth:])]
     for link in broken:
-        if link.is_circle or _may_hold_rows(link.path):
+        if link.is_circle or (lost is None and _may_hold_rows(link.path)):
             raise link.error()
+        if lost is not None and _may_hold_rows(link.path):
+            lost.append(link)
     chosen = [info for info in files if info.path.lower().endswith(PARQUET_ENDINGS)]
     if not chosen:  # Hive and Impala write data files without any ending
         chosen = [info for info in files if "." not in info.base_name]
     read = {info.path for info in chosen}
     others = [info.path[depth:] for info in files if info.path not in read]
-    others += [link.path[depth:] for link in broken]
+    others += [link.path[depth:] for link in broken if lost is None or link not in lost]
     if chosen and others:
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         notes.append(f"passed over in {location}: {', '.join(others[:3])}{more} (not Parquet)")

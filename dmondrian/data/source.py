@@ -24,7 +24,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from dmondrian.data.links import link_on_the_way
+from dmondrian.data.links import Link, link_on_the_way
 from dmondrian.data.listing import (
     GLOB,
     IsEmptied,
@@ -74,7 +74,9 @@ class SourceFile:
         return replace(self, size=size, stamp=stamp, changed=self.stamp, fingerprint=fingerprint)
 
 
-def list_files(source: Source, known: Collection[str] = ()) -> tuple[list[SourceFile], list[str]]:
+def list_files(
+    source: Source, known: Collection[str] = (), lost: list[Link] | None = None
+) -> tuple[list[SourceFile], list[str]]:
     """List the Parquet files of a source in reading order.
 
     Parameters
@@ -86,6 +88,8 @@ def list_files(source: Source, known: Collection[str] = ()) -> tuple[list[Source
     known : collection of str
         Uris of files that were there once: they may be gone, and folders and globs that held one
         may hold none.
+    lost : list of Link or None
+        Links in folders whose targets are missing are added; None if they are errors.
 
     Returns
     -------
@@ -115,7 +119,7 @@ def list_files(source: Source, known: Collection[str] = ()) -> tuple[list[Source
             if is_web(location):
                 files[location] = _web_file(location)
                 continue
-            location, found = _expand(location, notes, is_emptied)
+            location, found = _expand(location, notes, is_emptied, lost)
         except NoFilesError:
             if is_emptied(location.rstrip("/")):
                 continue
@@ -233,7 +237,10 @@ def _web_file(location: str) -> SourceFile:
 
 
 def _expand(
-    location: str, notes: list[str], is_emptied: IsEmptied = never
+    location: str,
+    notes: list[str],
+    is_emptied: IsEmptied = never,
+    lost: list[Link] | None = None,
 ) -> tuple[str, list[fs.FileInfo]]:
     """Return the files that an item of a source names, and the item as it was found."""
     filesystem, path = locate(location)
@@ -243,7 +250,7 @@ def _expand(
         if info.type == fs.FileType.File:
             return location, [info]
         if info.type == fs.FileType.Directory:
-            return location, files_below(filesystem, path, uri_of, notes)
+            return location, files_below(filesystem, path, uri_of, notes, lost)
         if GLOB.search(path):
             if found := files_matching(filesystem, path, uri_of, notes, is_emptied):
                 return location, found
@@ -258,7 +265,7 @@ def _expand(
         if "%" in location and "%25" not in location:
             # Other programs list the keys of objects as they are, not as parts of a URL.
             with suppress(DataError):
-                return _expand(location.replace("%", "%25"), notes, is_emptied)
+                return _expand(location.replace("%", "%25"), notes, is_emptied, lost)
     elif link := link_on_the_way(path):
         raise link.error()
     raise NoFilesError(

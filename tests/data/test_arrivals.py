@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,6 +43,52 @@ def test_a_file_without_its_end_waits_and_is_reported_once(
     assert reported.startswith(f"{later} is not whole yet and waits: ")
     later.write_bytes(data)
     assert list(looked.look().files) == [str(whole), str(later)]
+
+
+def test_a_file_that_stays_without_its_end_is_reported_again_with_its_age(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(content(0)[:50])
+    os.utime(path, ns=(time.time_ns() - 660 * 10**9,) * 2)
+    looked = Arrivals(tmp_path)
+    with caplog.at_level("INFO", "dmondrian"):
+        looked.look()
+        looked.look()
+        assert len(caplog.messages) == 1
+        monkeypatch.setattr(arrivals, "AGAIN", 0.0)
+        looked.look()
+    assert len(caplog.messages) == 2
+    assert caplog.messages[1].startswith(f"{path} is not whole after 11 minutes: ")
+    assert caplog.records[1].levelname == "WARNING"
+
+
+def test_a_link_without_its_target_is_named_and_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    whole = put(data, "a.parquet", content(0))
+    link = data / "b.parquet"
+    link.symlink_to(tmp_path / "later.parquet")
+    looked = Arrivals(data)
+    with caplog.at_level("INFO", "dmondrian"):
+        found = [looked.look() for _ in range(2)]
+    assert [list(one.files) for one in found] == [[str(whole)]] * 2
+    (text,) = caplog.messages
+    assert text.startswith(f"{link} is not whole yet and waits: ")
+    assert "later.parquet, which is not there" in text
+    plan = make_plan(data, among=found[0].files)
+    assert plan.n_rows == 50
+    assert not any("link" in note for note in plan.notes)
+    with pytest.raises(DataError, match="which is not there"):
+        make_plan(data)
+    put(tmp_path, "later.parquet", content(50))
+    assert extend_plan(plan, data, 50, looked.look().files).n_rows == 100
+
+
+def test_a_folder_of_such_links_alone_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "b.parquet").symlink_to(tmp_path / "later.parquet.part")
+    assert Arrivals(tmp_path).look().is_empty
 
 
 def test_a_file_that_changes_while_it_is_looked_at_waits(

@@ -487,3 +487,13 @@ def test_without_files_that_are_not_live_rows_are_learned_once_or_refused(
     assert not is_mixed or not any(
         found & table.old and found - table.old for found in table.live.values()
     )
+
+
+def test_a_table_at_two_versions_is_refused(table: Path) -> None:
+    both = (
+        rf"{table} is named twice, as it is now and at version 0: rows of both would be read twice"
+    )
+    for read in (make_plan, lambda source: make_plan(source, among=())):
+        with pytest.raises(DataError, match=both):
+            read([table, f"{table}@v0"])
+    assert sorted(ids(make_plan([table, table]))) == list(range(12))
