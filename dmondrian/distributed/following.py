@@ -34,13 +34,19 @@ from dmondrian.distributed.scoring.score_arrivals import ScoreArrivals, Scored
 from dmondrian.distributed.training.attempt import attempt_options
 from dmondrian.distributed.training.run_setup import IN_MEMORY, learned_by_all, prepare_run
 from dmondrian.distributed.training.train import TrainedRun, bring_to_end
-from dmondrian.errors import CheckpointError, DataError, ParameterError
+from dmondrian.errors import CheckpointError, DataError, FencedError, ParameterError
 from dmondrian.store import open_store
 
 _log = logging.getLogger("dmondrian")
 
 KEEP = 3
 """Checkpoints that are kept by default: each is a whole forest, and one is saved at each look."""
+
+ONE_ALONE = (
+    "Following ends here, since another process works on this run: let one process follow it, and "
+    "start this one again when that one has ended"
+)
+"""What to do where two processes follow one run."""
 
 _TICK = 0.1  # seconds between two looks whether it is asked to end
 
@@ -191,7 +197,10 @@ def follow(
                     continue
                 if is_asked():
                     break
-                found = bring_to_end(opened, plan, options, connect_unless_asked)
+                try:
+                    found = bring_to_end(opened, plan, options, connect_unless_asked)
+                except FencedError as error:
+                    raise FencedError(f"{error}. {ONE_ALONE}") from error
                 if len(opened.manifests()) > keep:
                     prune(opened, keep)
                 newest, before, options = found, now, replace(options, listener=None)

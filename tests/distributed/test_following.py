@@ -109,7 +109,10 @@ def test_a_process_that_was_overtaken_between_plan_and_lease_loses_nothing(
             following(once=True)
 
     before_the_lease(monkeypatch, overtake)
-    with pytest.raises(FencedError, match=r"has continued .* since .* the same command again"):
+    with pytest.raises(
+        FencedError,
+        match=r"has continued .* since .* the same command again.*let one process follow it",
+    ):
         following(once=True)
     assert Run.open(tmp_path / "run").manifests() == [300, *(600 for _ in others[1:]), 900]
     assert following(once=True).summary["rows"] == 0  # type: ignore[union-attr]
