@@ -1,12 +1,13 @@
 """What do safety and the cluster cost? Recovery, checkpoints and the coordinator, on covtype.
 
-Five parts, each taken in turns so that a disturbance of the machine falls on all sides:
+Six parts, each taken in turns so that a disturbance of the machine falls on all sides:
 
 * ``kill``: a worker process is killed half way through a run on three workers; seconds until the
   loss is seen, and until the stream has got past the place where it was seen.
 * ``checkpoints``: an interval against none but at the end, on a local folder; in seconds and in
   processor time of workers and coordinator, which other work on the machine does not touch; and
   the share of the workers' time that saving took, as they measured it.
+* ``slow store``: the same where each put takes a second longer.
 * ``coordinator``: rows per second of n workers of one thread each, against the sum of what the
   same processes reach at the same time when each learns its trees in one plain loop and saves
   them once, as the run does.
@@ -51,9 +52,10 @@ from tests.chaos.harness import Outcome
 from tests.chaos.place import place
 from tests.chaos.schedule import KILL, LEAVE, Fault
 
-PARTS = ("kill", "checkpoints", "coordinator", "workers", "orders")
+PARTS = ("kill", "checkpoints", "slow store", "coordinator", "workers", "orders")
 GROUP_ROWS = 20_000
 INTERVALS = ("auto", "100000 rows")
+PUT_SECONDS = 1.0  # of a slow store
 
 
 @contextmanager
@@ -134,20 +136,34 @@ def spent(before: tuple[float, ...], after: tuple[float, ...]) -> list[float]:
     return [b - a for a, b in zip(before, after, strict=True)]
 
 
-def checkpoints(args: argparse.Namespace, every: str) -> dict[str, Any]:
+def slow_down(seconds: float) -> None:
+    """Make each put of a state in this process take so many seconds longer."""
+    put = Run.put_blob
+
+    def wait_and_put(self: Run, data: bytes) -> str:
+        time.sleep(seconds)
+        return put(self, data)
+
+    Run.put_blob = wait_and_put  # type: ignore[method-assign]
+
+
+def checkpoints(args: argparse.Namespace, every: str, put_seconds: float = 0.0) -> dict[str, Any]:
     """Take an interval and none in turns, after a first run that warms the workers."""
     found: dict[str, list[list[float]]] = {"some": [], "none": []}
     with rows_of(args, args.rows) as data, workers(args.workers) as client:
         learn(client, data, args, checkpoint_every=None)
+        if put_seconds:
+            client.run(slow_down, put_seconds)
         for _ in range(args.repeats):
             for name, interval in (("some", every), ("none", None)):
                 before = used(client)
                 summary = learn(client, data, args, checkpoint_every=interval).summary
                 reported = [summary["saving_seconds"], summary["checkpoints"]]
                 found[name].append(spent(before, used(client)) + reported)
+    part = "slow store" if put_seconds else "checkpoints"
     return {
-        "part": "checkpoints", "every": every, "rows": args.rows, "trees": args.trees,
-        "workers": args.workers, **found,
+        "part": part, "every": every, "rows": args.rows, "trees": args.trees,
+        "workers": args.workers, "put_seconds": put_seconds, **found,
     }  # fmt: skip
 
 
@@ -265,7 +281,7 @@ def report(records: Records) -> str:
         if r["part"] == "kill":
             for name, what in (("seen", "a kill is seen"), ("passed", "the stream goes on")):
                 rows.append([f"seconds until {what}", *spread(r[name])])
-        elif r["part"] == "checkpoints":
+        elif r["part"] in ("checkpoints", "slow store"):
             rows += prices(r)
         elif r["part"] == "coordinator":
             what = f"{r['workers']} workers over the sum of each alone"
@@ -282,12 +298,15 @@ def prices(record: dict[str, Any]) -> list[list[Any]]:
     """Return rows: what an interval costs more than saving once, at the end."""
     pairs = list(zip(record["some"], record["none"], strict=True))
     name = f"checkpoints, {record['every']} ({pairs[0][0][4]:.0f} in {pairs[0][0][0]:.0f} s)"
+    if record["part"] == "slow store":
+        name = f"{record['put_seconds']:g} s a put: {name}"
     rows = []
     for i, what in ((0, "seconds"), (1, "coordinator CPU"), (2, "workers' CPU")):
         shares = [100 * (some[i] / none[i] - 1) for some, none in pairs]
         rows.append([f"{name}, % of {what}", *spread(shares)])
     once = [100 * none[3] / (record["workers"] * none[0]) for _, none in pairs]
-    rows.append(["saving once, at the end, % of the workers' time", *spread(once)])
+    if record["part"] == "checkpoints":
+        rows.append(["saving once, at the end, % of the workers' time", *spread(once)])
     saving = [100 * (some[3] - none[3]) / (record["workers"] * none[0]) for some, none in pairs]
     rows.append([f"{name}, % that saving took", *spread(saving)])
     return rows
@@ -363,6 +382,8 @@ def main() -> None:
         elif part == "checkpoints":
             for every in INTERVALS:
                 records.add(checkpoints(args, every))
+        elif part == "slow store":
+            records.add(checkpoints(args, INTERVALS[-1], PUT_SECONDS))
         else:
             records.add({"kill": kill, "workers": over_one, "orders": orders}[part](args))
         print(f"{part}: done", file=sys.stderr)

@@ -57,8 +57,12 @@ class OrderSizes:
             self._seconds[key] = max(seconds, self._seconds.get(key, 0.0) / 2.0)
 
     def steps(self, address: str, is_saving: bool, threads: int, n_workers: int) -> int:
-        """Return how many steps a bundle for a worker has at most: without times one a thread."""
-        seconds = self._seconds.get((address, is_saving))
+        """Return how many steps a bundle for a worker has at most: without times one a thread.
+
+        Until a worker has saved, its steps that save count as others: states are stored beside.
+        """
+        known = self._seconds.get((address, False))
+        seconds = self._seconds.get((address, is_saving), known)
         if seconds is None:
             return max(1, min(threads, self._most))
         wanted = _seconds_of_order(n_workers)

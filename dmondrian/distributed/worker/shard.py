@@ -47,10 +47,10 @@ class Shard:
         """Drop answers for rows before a position, and states saved up to it."""
         for first in [p for p in self.answers if p < position]:
             del self.answers[first]
-        for old in [p for p in self.saved if p <= position]:
-            del self.saved[old]
-        for old in [p for p in self.unsaved if p <= position]:
-            del self.unsaved[old]
+        states: tuple[dict[int, Any], ...] = (self.saved, self.unsaved)
+        for kept in states:
+            for old in [p for p in list(kept) if p <= position]:  # another thread may store one
+                kept.pop(old, None)
 
 
 def learn_block(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step) -> None:

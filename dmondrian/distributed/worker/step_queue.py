@@ -3,7 +3,8 @@
 Relies on shards whose position changes only while a step of this queue runs. Promises that a step
 begins only when its shard is idle and at the step's start, or past it; that steps begin in stream
 order, as many at once as the worker has threads; that a step which can never begin is refused with
-the reason, and soon; and that neither a failed step nor a missing one delays other shards.
+the reason, and soon; that neither a failed step nor a missing one delays other shards; and that the
+states that wait to be stored while their shards learn on have a bounded size.
 """
 
 from __future__ import annotations
@@ -13,9 +14,29 @@ import time
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dmondrian.distributed.worker.messages import DIRTY, GAP, GONE, HELD, LOST, OK, Answer, Step
 from dmondrian.distributed.worker.shard import Shard
+
+STORING = 512 << 20
+"""Most bytes of encoded states that a worker stores while their shards learn on."""
+
+
+@dataclass(frozen=True)
+class Storing:
+    """What is left of a step when its shard can learn on: to store its state.
+
+    Parameters
+    ----------
+    store : callable
+        Stores the state, and returns the step's answer.
+    n_bytes : int
+        Held until then.
+    """
+
+    store: Callable[[], Answer]
+    n_bytes: int
 
 
 @dataclass(eq=False)
@@ -35,7 +56,8 @@ class StepQueue:
     shards : mapping of int to Shard
         Held now; others may be added and removed under `changed`.
     learn : callable
-        ``learn(shard, step) -> Answer`` carries out a step whose shard is at its start or past it.
+        ``learn(shard, step) -> Answer or Storing`` carries out a step whose shard is at its start
+        or past it.
 
     Attributes
     ----------
@@ -45,13 +67,16 @@ class StepQueue:
         Steps of earlier generations are not begun.
     """
 
-    def __init__(self, shards: Mapping[int, Shard], learn: Callable[[Shard, Step], Answer]) -> None:
+    def __init__(
+        self, shards: Mapping[int, Shard], learn: Callable[[Shard, Step], Answer | Storing]
+    ) -> None:
         self.changed = threading.Condition()
         self.generation = 0
         self._shards, self._learn = shards, learn
         self._waiting: list[_Waiting] = []  # in the order in which they begin
         self._n_running = 0
         self._n_threads = 1
+        self._n_storing = 0  # bytes
 
     def run(self, steps: Sequence[Step], n_threads: int, patience: float) -> list[Answer]:
         """Carry out steps; return their answers when all are answered.
@@ -133,27 +158,60 @@ class StepQueue:
     def _work(self, waiting: _Waiting | None, shard: Shard) -> None:
         """Carry out a step, and then others while there are any that can begin."""
         while waiting is not None:
-            answer = self._carry_out(waiting.step, shard)
+            started = time.perf_counter()
+            done = self._carry_out(waiting.step, partial(self._learn, shard, waiting.step))
+            seconds = time.perf_counter() - started  # that no other step could run
+            if isinstance(done, Storing) and not self._store_beside(waiting, shard, done, seconds):
+                done = self._carry_out(waiting.step, done.store)
+                seconds = time.perf_counter() - started
             with self.changed:
                 shard.is_running = False
-                if answer.status != OK:
-                    shard.failed = waiting.step.recalls
-                waiting.answer = answer
+                if isinstance(done, Answer):
+                    self._note(waiting, shard, done, seconds)
                 found = self._next()
                 waiting, shard = (None, shard) if found is None else found
                 self._n_running -= waiting is None
                 self._begin()
                 self.changed.notify_all()
 
-    def _carry_out(self, step: Step, shard: Shard) -> Answer:
-        started = time.perf_counter()
+    def _store_beside(
+        self, waiting: _Waiting, shard: Shard, storing: Storing, seconds: float
+    ) -> bool:
+        """Store a state in a thread of its own, unless too much is being stored."""
+        with self.changed:
+            if self._n_storing and self._n_storing + storing.n_bytes > STORING:
+                return False
+            self._n_storing += storing.n_bytes
+        threading.Thread(
+            target=self._store, args=(waiting, shard, storing, seconds), name="dmondrian-store",
+            daemon=True,
+        ).start()  # fmt: skip
+        return True
+
+    def _store(self, waiting: _Waiting, shard: Shard, storing: Storing, seconds: float) -> None:
+        """Store a state while its shard learns on, and answer the step."""
+        answer = self._carry_out(waiting.step, storing.store)
+        with self.changed:
+            self._n_storing -= storing.n_bytes
+            assert isinstance(answer, Answer)
+            self._note(waiting, shard, answer, seconds)
+            self.changed.notify_all()
+
+    def _note(self, waiting: _Waiting, shard: Shard, answer: Answer, seconds: float) -> None:
+        """Note the answer of a step; holds `changed`."""
+        if answer.status == OK:
+            answer.seconds = seconds
+        else:
+            shard.failed = waiting.step.recalls
+        waiting.answer = answer
+
+    def _carry_out(self, step: Step, part: Callable[[], Answer | Storing]) -> Answer | Storing:
+        """Return what a part of a step returns, and of one that raises an answer."""
         try:
-            answer = self._learn(shard, step)
+            return part()
         except Exception as error:  # noqa: BLE001 - the coordinator has this thread's order answered
             about = type(error).__name__, str(error)
             return Answer(GONE, step.shard, step.address, error=about)
-        answer.seconds = time.perf_counter() - started
-        return answer
 
 
 def _place(waiting: _Waiting) -> tuple[int, int]:

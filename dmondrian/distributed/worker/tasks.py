@@ -26,6 +26,7 @@ from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.checkpoint.codec import decode_forest
 from dmondrian.checkpoint.manifest import manifest_name
 from dmondrian.checkpoint.run import Run
+from dmondrian.checkpoint.summary import Summary
 from dmondrian.data import Chunk, Plan, place, read_chunk
 from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.cluster.code_version import code_digest
@@ -57,7 +58,7 @@ from dmondrian.distributed.worker.shard import (
     learn_jointly,
     rows_between,
 )
-from dmondrian.distributed.worker.step_queue import StepQueue
+from dmondrian.distributed.worker.step_queue import StepQueue, Storing
 from dmondrian.distributed.worker.work_units import chunks_of
 from dmondrian.drift.drift_forest import empty_shard, forest_from_state
 from dmondrian.ensemble.rows.prepared_rows import Preparation
@@ -371,7 +372,7 @@ def _check_position(held: HeldRun, order: Restore, forest: Forest) -> None:
         )
 
 
-def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer:
+def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer | Storing:
     """Train a shard that is at an order's start, or past it."""
     shard.forget_before(order.settled)
     while shard.position < order.stop:
@@ -402,8 +403,8 @@ def _learn(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step) -> 
     (learn_jointly if is_joint else learn_block)(chunk, shard, prepared, order)
 
 
-def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
-    """Return the answer for learned rows, and save the state if requested."""
+def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer | Storing:
+    """Return the answer for learned rows, or how to store the state if that is requested."""
     answer = Answer(OK, order.shard, order.address, shard.position, nodes=shard.forest.n_nodes)
     starts: list[int] = []
     if order.start >= order.settled:
@@ -423,28 +424,50 @@ def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer:
         answer.status = LOST
         return answer
     answer.blocks = found
-    if order.save:
-        try:
-            return _save(held, shard, order, answer)
-        except Exception as error:  # noqa: BLE001 - the shard is intact; the store may recover
-            return _fault(FAILED, order, error, shard.position)
-    return answer
+    return _save(held, shard, order, answer) if order.save else answer
 
 
-def _save(held: HeldRun, shard: Shard, order: Step, answer: Answer) -> Answer:
+def _save(held: HeldRun, shard: Shard, order: Step, answer: Answer) -> Answer | Storing:
+    """Encode a shard's state, which the next rows would change; it is stored while they do."""
     began = time.perf_counter()
-    if order.stop not in shard.saved:
-        state = shard.unsaved.get(order.stop)
-        if state is None and (shard.position != order.stop or shard.next_batch is not None):
-            answer.status = LOST
-            return answer
+    known = shard.saved.get(order.stop)
+    if known is not None:
+        return _with_saved(answer, known, began)
+    state = shard.unsaved.get(order.stop)
+    if state is None and (shard.position != order.stop or shard.next_batch is not None):
+        answer.status = LOST
+        return answer
+    try:
         if state is None:
             state = encoded_state(shard.forest)
-        # Kept until it is stored: the next step may run before this one is repeated.
-        shard.unsaved[order.stop] = data, summary = state
-        shard.saved[order.stop] = held.run.put_blob(data), len(data), summary
-        del shard.unsaved[order.stop]
-    digest, n_bytes, answer.summary = shard.saved[order.stop]
+    except Exception as error:  # noqa: BLE001 - the shard is intact
+        return _fault(FAILED, order, error, shard.position)
+    # Kept until it is stored: the next step may run before this one is repeated.
+    shard.unsaved[order.stop] = state
+    return Storing(partial(_store, held, shard, order, answer, state, began), len(state[0]))
+
+
+def _store(
+    held: HeldRun,
+    shard: Shard,
+    order: Step,
+    answer: Answer,
+    state: tuple[bytes, Summary],
+    began: float,
+) -> Answer:
+    """Store an encoded state; return the answer with its digest."""
+    data, summary = state
+    try:
+        found = held.run.put_blob(data), len(data), summary
+    except Exception as error:  # noqa: BLE001 - the shard is intact; the store may recover
+        return _fault(FAILED, order, error, order.stop)
+    shard.saved[order.stop] = found
+    shard.unsaved.pop(order.stop, None)
+    return _with_saved(answer, found, began)
+
+
+def _with_saved(answer: Answer, found: tuple[str, int, Summary], began: float) -> Answer:
+    digest, n_bytes, answer.summary = found
     answer.saved, answer.saving = (digest, n_bytes), time.perf_counter() - began
     return answer
 

@@ -38,6 +38,8 @@ def test_an_order_takes_a_second_or_longer_where_there_are_many_workers() -> Non
 
 def test_steps_that_save_have_times_of_their_own() -> None:
     sizes = OrderSizes(0, 8)
+    sizes.note([answer(0.1)])
+    assert sizes.steps("a", True, 1, 2) == 10  # until one has saved
     sizes.note([answer(0.1), answer(0.5, is_saved=True)])
     assert sizes.steps("a", False, 1, 2) == 10
     assert sizes.steps("a", True, 1, 2) == 2

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from dmondrian.checkpoint import Run, decode_forest
 from dmondrian.data import Plan, read_block, read_chunk
 from dmondrian.distributed import TrainedRun
 from dmondrian.distributed.cluster.code_version import code_digest
-from dmondrian.distributed.worker import tasks
+from dmondrian.distributed.worker import step_queue, tasks
 from dmondrian.distributed.worker.messages import (
     DIRTY,
     FAILED,
@@ -390,3 +391,66 @@ def test_a_state_the_store_refused_is_saved_by_the_repeated_step_even_when_passe
     assert answer.error == ("OSError", "no space left")
     assert worker.step(1).status == OK
     assert worker.step(0, save=True).saved == expected
+
+
+@pytest.fixture
+def held_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[threading.Event, list[str], Callable[[int], None]]]:
+    """An event that stores wait for, names of the threads that store, and a wait for so many."""
+    released, threads, changed = threading.Event(), list[str](), threading.Condition()
+    put = Run.put_blob
+
+    def wait_and_put(self: Run, data: bytes) -> str:
+        with changed:
+            threads.append(threading.current_thread().name)
+            changed.notify_all()
+        assert released.wait(PATIENCE)
+        return put(self, data)
+
+    def wait_for(n: int) -> None:
+        with changed:
+            assert changed.wait_for(lambda: len(threads) >= n, PATIENCE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "put_blob", wait_and_put)
+        yield released, threads, wait_for
+        released.set()
+
+
+def test_a_shard_learns_on_while_its_state_is_stored(
+    worker: Worker, held_back: tuple[threading.Event, list[str], Callable[[int], None]]
+) -> None:
+    released, threads, _ = held_back
+    worker.restore()
+    saving = worker.send(step, [worker.order(worker.units[0], save=True)])
+    assert worker.step(1).position == 2000
+    assert not saving.done()
+    released.set()
+    (answer,) = saving.result(timeout=PATIENCE).answers
+    assert threads == ["dmondrian-store"]
+    assert (answer.status, answer.position) == (OK, 1000)
+    forest, _ = learned(worker, 1000)
+    assert decode_forest(worker.run.get_blob(answer.saved[0]))[0] == forest.stored()[0]
+    worker.restore(1000, answer.saved[0])
+    assert worker.step(1).status == OK
+
+
+def test_states_that_wait_to_be_stored_have_a_bounded_size(
+    worker: Worker,
+    held_back: tuple[threading.Event, list[str], Callable[[int], None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step_queue, "STORING", 1)
+    released, threads, wait_for = held_back
+    worker.ask_together(restore, [worker.order_to_restore(shard) for shard in (0, 1)])
+    orders = [worker.order(worker.units[0], save=True, shard=shard) for shard in (0, 1)]
+    saving = worker.send(step, orders)
+    wait_for(2)
+    # One is stored beside, whatever its size; the thread of the other waits for it.
+    assert sorted(threads) == ["dmondrian-step", "dmondrian-store"]
+    released.set()
+    assert all(one.saved is not None for one in saving.result(timeout=PATIENCE).answers)
+    more = worker.send(step, [worker.order(worker.units[1], save=True, shard=0)])
+    assert more.result(timeout=PATIENCE).answers[0].saved is not None
+    assert threads[2:] == ["dmondrian-store"]
