@@ -461,7 +461,8 @@ class Coordinator:
 
         While it has others to do, a small one waits for what will be sent with it.
         """
-        pending = [len(sent.orders) for sent in self._sent.get(address, {}).values() if sent.trains]
+        sent = self._sent.get(address, {}).values()
+        pending = [len(one.orders) for one in sent if one.trains and not one.saves]
         most = self._limits.depth * max(n_steps, threads)
         is_full = n_new >= n_steps and sum(pending) + n_new <= most
         return len(pending) < self._limits.depth or is_full
@@ -530,9 +531,9 @@ class Coordinator:
             retries=0,
             priority=-rank,
         )
-        sent = SentBundle(
-            str(future.key), bundle.address, about, {state.shard for state, _ in about}
-        )
+        shards = {state.shard for state, _ in about}
+        saves = any(isinstance(order, Step) and order.save for order in orders)
+        sent = SentBundle(str(future.key), bundle.address, about, shards, saves)
         self._sent.setdefault(bundle.address, {})[sent.key] = sent
         for state, _ in about:
             state.pending[sent.key] = sent

@@ -101,6 +101,7 @@ class SentBundle:
     address: str  # worker
     orders: list[tuple[ShardState, int | None]]  # shard and unit of each; no unit for restores
     wanted: set[int]  # shards whose answers count: the orders of others were recalled
+    saves: bool = False  # answered when the states are stored, which no thread of the worker does
 
     @property
     def trains(self) -> bool:

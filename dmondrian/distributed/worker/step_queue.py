@@ -46,6 +46,7 @@ class _Waiting:
     step: Step
     since: float  # monotonic seconds
     answer: Answer | None = None
+    is_stored_beside: bool = False  # it has learned, and takes no thread of the worker any more
 
 
 class StepQueue:
@@ -78,7 +79,13 @@ class StepQueue:
         self._n_threads = 1
         self._n_storing = 0  # bytes
 
-    def run(self, steps: Sequence[Step], n_threads: int, patience: float) -> list[Answer]:
+    def run(
+        self,
+        steps: Sequence[Step],
+        n_threads: int,
+        patience: float,
+        learned: Callable[[], None] = lambda: None,
+    ) -> list[Answer]:
         """Carry out steps; return their answers when all are answered.
 
         Parameters
@@ -89,6 +96,8 @@ class StepQueue:
             Steps that may run at once, those of other calls counted.
         patience : float
             Seconds that a step waits for the one before it to arrive.
+        learned : callable
+            Called where some states are still to be stored, when that is all that is left.
         """
         now = time.monotonic()
         own = [_Waiting(step, now) for step in steps]
@@ -97,11 +106,21 @@ class StepQueue:
             for waiting in own:
                 insort(self._waiting, waiting, key=_place)
             self._begin()
-            # Those that begin are answered in the end: a step that runs may take long.
-            while any(waiting.answer is None for waiting in own):
-                self.changed.wait(timeout=patience)
-                self._refuse_overdue(own, time.monotonic() - patience)
+            self._wait(own, patience, lambda one: one.is_stored_beside or one.answer is not None)
+        if any(waiting.is_stored_beside for waiting in own):
+            learned()
+            with self.changed:
+                self._wait(own, patience, lambda one: one.answer is not None)
         return [waiting.answer for waiting in own if waiting.answer is not None]
+
+    def _wait(
+        self, own: Sequence[_Waiting], patience: float, is_so: Callable[[_Waiting], bool]
+    ) -> None:
+        """Wait until something is so of all steps; holds `changed`."""
+        # Those that begin are answered in the end: a step that runs may take long.
+        while not all(map(is_so, own)):
+            self.changed.wait(timeout=patience)
+            self._refuse_overdue(own, time.monotonic() - patience)
 
     def look_again(self) -> None:
         """Refuse or begin what waits, after shards or the generation changed; holds `changed`."""
@@ -182,6 +201,7 @@ class StepQueue:
             if self._n_storing and self._n_storing + storing.n_bytes > STORING:
                 return False
             self._n_storing += storing.n_bytes
+            waiting.is_stored_beside = True
         threading.Thread(
             target=self._store, args=(waiting, shard, storing, seconds), name="dmondrian-store",
             daemon=True,

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from distributed import Worker, WorkerPlugin, get_worker
+from distributed import Worker, WorkerPlugin, get_worker, secede
 
 from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.checkpoint.codec import decode_forest
@@ -286,7 +286,9 @@ def step(bundle: Bundle[Step]) -> Reply:
     held = registry.find(bundle)
     if held is None:
         return _same(LOST, bundle, address)
-    return add_forecasts(bundle.orders, held.queue.run(bundle.orders, n_threads, PATIENCE))
+    # While states are stored, the thread of this task is free for the next one.
+    answers = held.queue.run(bundle.orders, n_threads, PATIENCE, secede)
+    return add_forecasts(bundle.orders, answers)
 
 
 def _same(status: str, bundle: Bundle[Order], address: str) -> Reply:
