@@ -305,8 +305,9 @@ def prices(record: dict[str, Any]) -> list[list[Any]]:
         shares = [100 * (some[i] / none[i] - 1) for some, none in pairs]
         rows.append([f"{name}, % of {what}", *spread(shares)])
     once = [100 * none[3] / (record["workers"] * none[0]) for _, none in pairs]
-    if record["part"] == "checkpoints":
-        rows.append(["saving once, at the end, % of the workers' time", *spread(once)])
+    if record["part"] == "slow store":  # whose states are stored beside learning
+        return rows
+    rows.append(["saving once, at the end, % of the workers' time", *spread(once)])
     saving = [100 * (some[3] - none[3]) / (record["workers"] * none[0]) for some, none in pairs]
     rows.append([f"{name}, % that saving took", *spread(saving)])
     return rows
