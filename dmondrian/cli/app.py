@@ -81,6 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             finally:
                 output.close_bar()
     except KeyboardInterrupt as stop:
+        # Where it came through an `exec`, as of a dataclass that is made, Python notes it as one
+        # that nobody caught and ends a module run by -m by SIGINT; the next `exec` forgets that.
+        exec("")
         output.note(f"interrupted: {str(stop) or 'run the same command again to go on'}")
         output.event("error", {"error": "KeyboardInterrupt", "exit_code": _INTERRUPTED})
         return _INTERRUPTED

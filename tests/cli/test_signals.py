@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dmondrian.cli.signals import ending_in_order
-from tests.cli.command import ADULT, TIMEOUT, call, start, train_words
+from tests.cli.command import ADULT, PROJECT, TIMEOUT, call, start, train_words
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="not Linux")
@@ -81,6 +81,23 @@ def test_training_that_has_not_begun_to_learn(number: signal.Signals, tmp_path: 
     )
     assert stderr == "interrupted: run the same command again to go on\n"
     assert not (tmp_path / "run" / "manifests").exists()
+
+
+def test_an_interrupt_that_came_through_an_exec_has_the_same_code(tmp_path: Path) -> None:
+    (tmp_path / "interrupted.py").write_text(
+        "import sys\n"
+        "from dmondrian.cli import app\n"
+        "app._command = lambda name: lambda *_: exec('raise KeyboardInterrupt')\n"
+        "sys.exit(app.main(['describe', 'none']))\n"
+    )
+    command = [sys.executable, "-m", "interrupted"]
+    path = os.pathsep.join([str(tmp_path), str(PROJECT)])
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+        timeout=TIMEOUT,
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.startswith("interrupted: ")
 
 
 @LINUX
