@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numba
@@ -33,6 +34,7 @@ from dmondrian.tree.prefetch import N_NOTED, Way
 LENGTHS = [0, 1, 7, 8, 47, 48, 49, 96, 130]
 
 
+@functools.cache  # compiled for each test it would take minutes
 def compiled(function: Any) -> Any:
     """Return one of the ways up as a kernel would call it."""
     part = inline(function)
