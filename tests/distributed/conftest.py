@@ -48,8 +48,17 @@ def wait_until(
 
 
 def workers_of(client: Client) -> list[str]:
-    """Addresses of the workers that the scheduler knows."""
-    return sorted(client.sync(client.scheduler.identity, n_workers=-1)["workers"])
+    """Addresses of the workers that the scheduler knows.
+
+    Now and then no answer comes while all workers of this process leave: it is asked again.
+    """
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            found = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=5.0)
+            return sorted(found["workers"])
+        except TimeoutError:
+            assert time.monotonic() < end, "the scheduler does not answer"
 
 
 def state_of(client: Client) -> str:
