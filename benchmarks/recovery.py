@@ -144,7 +144,7 @@ def slow_down(seconds: float) -> None:
         time.sleep(seconds)
         return put(self, data)
 
-    Run.put_blob = wait_and_put  # type: ignore[method-assign]
+    Run.put_blob = wait_and_put  # type: ignore[method-assign]  # of this worker process alone
 
 
 def checkpoints(args: argparse.Namespace, every: str, put_seconds: float = 0.0) -> dict[str, Any]:

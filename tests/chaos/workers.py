@@ -64,7 +64,8 @@ class Workers:
     def living(self) -> list[str]:
         """Addresses of workers that can be hurt, in order."""
         assert self.client.scheduler is not None
-        known = self.client.sync(self.client.scheduler.identity, n_workers=-1)["workers"]
+        ask = self.client.scheduler.identity
+        known = self.client.sync(ask, n_workers=-1, callback_timeout=60.0)["workers"]
         running = {a for a, w in known.items() if w["status"] == "running"}
         own = {n.worker_address for n in self._nannies if n.status == Status.running}
         return sorted(running & own - self.stopped.keys())

@@ -82,7 +82,9 @@ def test_two_jobs_and_their_scores_end_beside_each_other(
     for name in "ab":
         wait_until(lambda name=name: (tmp_path / f"scores-{name}" / "_manifest.json").exists())
         assert digests(tmp_path / name) == expected
-    wait_until(lambda: not pair.sync(pair.scheduler.who_has))  # type: ignore[union-attr]  # it is open
+    assert pair.scheduler is not None  # it is open
+    ask = pair.scheduler.who_has
+    wait_until(lambda: not pair.sync(ask, callback_timeout=PATIENCE))
 
 
 def test_the_coordinator_starts_again_elsewhere_when_its_worker_dies(

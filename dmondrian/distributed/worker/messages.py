@@ -121,7 +121,7 @@ class Answer:
     saved: tuple[str, int] | None = None  # digest and bytes of the state at the step's stop
     summary: Summary | None = None  # of the trees in that state
     seconds: float = 0.0  # time the order took on the worker
-    saving: float = 0.0  # of these, seconds for encoding and storing the state
+    saving: float = 0.0  # seconds to encode the state, and to store it beside learning
     nodes: int = 0  # nodes of the shard's trees
     error: tuple[str, str] | None = None  # class name and message
     next_sums: np.ndarray | None = None  # of a restored shard: predictions of the next mini-batch

@@ -234,7 +234,7 @@ def losing_first_shard(
     def lose() -> None:
         (address,) = (a for a, holds in client.run(holds_first_shard).items() if holds)
         (worker,) = (w for w in workers.workers.values() if w.address == address)
-        client.sync(worker.close)
+        client.sync(worker.close, callback_timeout=PATIENCE)
         wait_until(lambda: len(workers_of(client)) == 1)
 
     lost = Asked(run, row=2 * GROUP, ask=lose)
