@@ -15,6 +15,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+pytest_plugins = ["tests.silence"]
 SPAWNED = ("cluster/", "chaos/", "cli/test_signals.py")  # as users' workers are
 
 

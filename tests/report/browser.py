@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,16 @@ NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chro
 _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
           "--disable-background-networking", "--disable-component-update", "--disable-sync",
           "--hide-scrollbars", "--remote-debugging-pipe")  # fmt: skip
+# The protocol wants descriptors 3 and 4. What is forked to run Python code may hang, as its parent
+# has threads, and then holds the pipes by which the end of the parent is noticed: so it is begun.
+_HAND_OVER = """
+import os, sys
+ends = [os.dup(int(end)) for end in sys.argv[1:3]]
+for number, end in zip((3, 4), ends):
+    os.dup2(end, number)
+    os.set_inheritable(number, True)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def browser() -> str | None:
@@ -104,19 +115,14 @@ def open_browser(profile: Path) -> Iterator[Page]:
     to_read, to_write = os.pipe()
     back_read, back_write = os.pipe()
 
-    def hand_over() -> None:  # the protocol wants descriptors 3 and 4
-        ends = os.dup(to_read), os.dup(back_write)
-        for number, end in zip((3, 4), ends, strict=True):
-            os.dup2(end, number)
-
     process = subprocess.Popen(
-        [found, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
-        preexec_fn=hand_over,
-        close_fds=False,
+        [sys.executable, "-c", _HAND_OVER, str(to_read), str(back_write), found, *_FLAGS,
+         f"--user-data-dir={profile}", "about:blank"],
+        pass_fds=(to_read, back_write),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-    )
+    )  # fmt: skip
     os.close(to_read)
     os.close(back_write)
     try:
