@@ -255,6 +255,11 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     report.add_argument(
         "-o", "--out", default="report.html", metavar="FILE", help="default: report.html"
     )
+    compare = add("compare", "show what differs between runs, and their metrics side by side")
+    compare.add_argument("runs", nargs="+", metavar="RUN", help=f"two or more; {_MODEL_HELP}")
+    compare.add_argument(
+        "--html", metavar="FILE", help="also write a page of one file, with curves in one chart"
+    )
     schema = add("schema", "show how columns are encoded, for a data set or as stored in a model")
     schema.add_argument(
         "data", nargs="+", metavar="DATA|MODEL", help=f"{_DATA_HELP}; or a run folder or URL"
@@ -357,6 +362,7 @@ _MODULES = {  # of dmondrian.cli, where the function of a command is
     "merge": "manage",
     "prune": "manage",
     "report": "report",
+    "compare": "compare",
     "export": "export",
     "describe": "describe",
     "schema": "describe",

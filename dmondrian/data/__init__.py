@@ -8,6 +8,7 @@ encoding of a model.
 from dmondrian.data.arrivals import Arrivals, Arrived
 from dmondrian.data.asked import as_asked, asks_the_same
 from dmondrian.data.chunks import Chunk
+from dmondrian.data.common_rows import common_rows
 from dmondrian.data.extend import change_between, extend_plan
 from dmondrian.data.lake import list_source
 from dmondrian.data.make import make_plan, make_scoring_plan
@@ -30,6 +31,7 @@ __all__ = [
     "as_asked",
     "asks_the_same",
     "change_between",
+    "common_rows",
     "extend_plan",
     "list_source",
     "make_plan",

@@ -28,7 +28,8 @@ class Facts:
 
     url: str
     run_json: Mapping[str, Any]
-    manifest: Manifest | None  # the newest checkpoint
+    manifest: Manifest | None  # the newest checkpoint, or the one that was picked
+    position: int | None = None  # that was picked
     schema: Schema | None = None
     plan: Plan | None = None
     progressive: Progressive | None = None
@@ -36,6 +37,7 @@ class Facts:
     n_nodes: int = 0
     n_bytes: int = 0  # in memory
     n_trees: int = 0
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # of the forest, in use
     calibrated: str | None = None  # how, in words
     importances: list[tuple[str, float]] = field(default_factory=list)  # by column, largest first
     no_importances: str | None = None  # why there are none
@@ -46,6 +48,20 @@ class Facts:
     def is_working(self) -> bool:
         """Whether somebody works on the run now."""
         return bool(self.holders) and not self.holders[-1].is_over
+
+    @property
+    def name(self) -> str:
+        """Address of the run, with the position that was picked."""
+        return self.url if self.position is None else f"{self.url}@{self.position}"
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of work of all attempts, as far as they are recorded."""
+        return math.fsum(
+            float(timeline[-1][0])
+            for holder in self.holders
+            if (timeline := (holder.beat or {}).get("timeline"))
+        )
 
     @property
     def n_waiting(self) -> int:
@@ -71,7 +87,7 @@ def gather(url: str) -> Facts:
     """
     run = Run.open(url)
     manifest = run.latest(verify=False)
-    facts = Facts(run.url, run.run_json, manifest, holders=holders(run.store))
+    facts = Facts(run.url, run.run_json, manifest, run.position, holders=holders(run.store))
     if run.run_json.get("schema") is not None:
         facts.schema = Schema.from_json(run.run_json["schema"])
     if run.run_json.get("plan") is not None:
@@ -96,7 +112,7 @@ def _plan(run: Run) -> Plan | None:
 def _add_model(facts: Facts, url: str) -> None:
     trees, stored, _ = known_trees(url)
     facts.n_nodes, facts.n_bytes = trees.summary.nodes, trees.summary.memory_bytes
-    facts.n_trees = trees.n_trees
+    facts.n_trees, facts.parameters = trees.n_trees, trees.parameters
     if trees.calibration is not None:
         from dmondrian.uncertainty.temperature_scaling import kind_of
 

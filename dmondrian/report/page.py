@@ -7,7 +7,7 @@ that the reader's system asks for, and prints.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -28,7 +28,7 @@ _SECTIONS: tuple[tuple[str, Callable[[Facts], str]], ...] = (
 
 _FOLDED = ("Work", "Train it again")  # opened by a click, and found by the browser's search
 
-_KIND = "a report", b"<!doctype html>"  # what the first bytes of a report are
+KIND = "a report", b"<!doctype html>"  # what the first bytes of a report are
 
 
 def write_report(run: str | PathLike[str], out: str | PathLike[str]) -> Path:
@@ -53,21 +53,29 @@ def write_report(run: str | PathLike[str], out: str | PathLike[str]) -> Path:
     ParameterError
         The file cannot be written, or is there and no report.
     """
-    check_whole(out, *_KIND)
+    check_whole(out, *KIND)
     text = page(gather(str(run)))
     # Paths may hold bytes that are no text, which Python keeps as characters of no encoding.
-    return write_whole(out, text.encode(errors="backslashreplace"), *_KIND)
+    return write_whole(out, text.encode(errors="backslashreplace"), *KIND)
 
 
 def page(facts: Facts) -> str:
     """Return the page as HTML."""
     name = facts.url.rstrip("/").rpartition("/")[2] or facts.url
+    parts = [(title, make(facts), title in _FOLDED) for title, make in _SECTIONS]
+    return page_of_sections(name, facts.url, sections.overview(facts), parts)
+
+
+def page_of_sections(
+    name: str, where: str, overview: str, parts: Sequence[tuple[str, str, bool]]
+) -> str:
+    """Return a page of parts: title, HTML, and whether it is folded."""
     return render(
         "page.html",
         name=name,
-        url=facts.url,
-        overview=sections.overview(facts),
-        sections=[(title, make(facts), title in _FOLDED) for title, make in _SECTIONS],
+        url=where,
+        overview=overview,
+        sections=parts,
         version=__version__,
         now=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
     )

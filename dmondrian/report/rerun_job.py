@@ -21,10 +21,11 @@ _MOST_LEVELS = 64  # kept of a column by default
 
 def job_of(facts: Facts) -> str:
     """Return the job file, as far as the run knows it; "" for a model fitted on arrays."""
-    run, plan = facts.run_json, facts.plan
+    plan = facts.plan
     if facts.schema is None:
         return ""
-    parts = [_tables(data=_data(facts.schema, plan, run.get("target")))]
+    tables = job_tables(facts)
+    parts = [_tables(data=tables["data"])]
     if plan is not None and plan.shuffle and not plan.bands:
         parts.append(
             "# an earlier version shuffled these rows: this one reads them in another order\n"
@@ -33,20 +34,31 @@ def job_of(facts: Facts) -> str:
     if later:
         path = "".join(f"# {line}\n" for line in tomli_w.dumps({"path": later}).splitlines())
         parts.append(f"# then the same command with these files appended:\n{path}")
-    estimator = _given(run.get("estimator") or {})
+    settings = {"path": f"{facts.url}-again", **tables["run"]}
+    parts += ["\n", _tables(forest=tables["forest"], run=settings)]
+    return "".join(parts)
+
+
+def job_tables(facts: Facts) -> dict[str, dict[str, Any]]:
+    """Return the tables of that job by name: what determines the forest; None for keys not given.
+
+    A model that was fitted on arrays has ``forest`` alone.
+    """
+    run = facts.run_json
+    forest = {"algorithm": run.get("algorithm"), **_given(run.get("estimator") or {})}
+    if facts.schema is None:
+        return {"forest": forest}
     shards: Sequence[Sequence[int]] = run.get("shards") or [[0, 0]]
     is_whole = facts.n_trees in (0, sum(stop - first for first, stop in shards))
     if not is_whole:  # the run could have begun with the trees that were added later
-        estimator["n_estimators"] = facts.n_trees
-    settings: dict[str, Any] = {"path": f"{facts.url}-again"}
-    if is_whole:
-        settings["n_shards"] = len(shards)
+        forest["n_estimators"] = facts.n_trees
+    settings: dict[str, Any] = {"n_shards": len(shards)} if is_whole else {}
     if shards[0][0]:
         settings["first_tree"] = shards[0][0]
     if run.get("target") is not None and not run.get("progressive", True):
         settings["progressive"] = False
-    parts += ["\n", _tables(forest={"algorithm": run.get("algorithm"), **estimator}, run=settings)]
-    return "".join(parts)
+    data = _data(facts.schema, facts.plan, run.get("target"))
+    return {"data": data, "forest": forest, "run": settings}
 
 
 def _given(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,12 +83,7 @@ def _about(facts: Facts) -> list[tuple[str, str]]:
     """Return when and how long was worked on the run, on which data, and by which versions."""
     found: list[tuple[str, str]] = []
     if facts.holders:
-        seconds = math.fsum(
-            float(timeline[-1][0])
-            for holder in facts.holders
-            if (timeline := (holder.beat or {}).get("timeline"))
-        )
-        took = f"{clock(seconds)} of work in {counted(len(facts.holders), 'attempt')}"
+        took = f"{clock(facts.seconds)} of work in {counted(len(facts.holders), 'attempt')}"
         found.append(("trained", f"from {_moment(facts.holders[0].began)} UTC on, {took}"))
     schema, plan = facts.schema, facts.plan
     if schema is not None:
@@ -164,7 +160,11 @@ def learning(facts: Facts) -> Markup:
     rows: list[tuple[str, ...]] = []
     if progressive is not None and progressive.curve:
         report = progressive.report()
-        figures = [*_curves(report["curve"]), *_window_curves(report), *_ages(facts, report)]
+        figures = [
+            *curve_figures({"": report["curve"]}),
+            *_window_curves(report),
+            *_ages(facts, report),
+        ]
         worse = WORSE if report.get("r2", 0.0) < 0.0 else ""
         head, rows = _metrics_table(report)
         drift = _drift(facts, report)
@@ -273,21 +273,50 @@ def _window_curves(report: dict[str, Any]) -> list[Figure]:
     return figures
 
 
-def _curves(curve: list[dict[str, Any]]) -> list[Figure]:
-    """Return a learning curve for each metric, with its band."""
+def window_figures(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
+    """Return a chart of metrics by window of the stream, for each metric, of runs by label."""
     figures = []
-    for name in (name for name in NAMES if name in curve[0]):
-        values = (
-            np.array([point["rows"] for point in curve], np.float64),
-            np.array([point[name] for point in curve], np.float64),
-        )
-        rows, mean, low, high = band_of([values], name)
-        points = list(zip(rows.tolist(), mean.tolist(), strict=True))
-        band = list(zip(low.tolist(), high.tolist(), strict=True))
-        line = Line(NAMES[name], points, band)
-        chart = line_chart([line], "rows", short, number, log_x=True)
-        figures.append(Figure(f"{NAMES[name]} of the rows so far", chart))
+    for name in NAMES:
+        lines = [
+            Line(label, points_by_window(windows, name))
+            for label, windows in curves.items()
+            if len(windows) > 1 and name in windows[0]
+        ]
+        if lines:
+            chart = line_chart(lines, "rows", short, number, y_name=NAMES[name])
+            keys = tuple(line.name for line in lines)
+            figures.append(Figure(f"{NAMES[name]} by window of the stream", chart, keys))
     return figures
+
+
+def curve_figures(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
+    """Return a chart of learning curves for each metric, with their bands.
+
+    ``curves`` are those of runs by label; the line of one alone is named by its metric.
+    """
+    figures, is_alone = [], len(curves) == 1
+    for name in NAMES:
+        lines = [
+            _curve(NAMES[name] if is_alone else label, curve, name)
+            for label, curve in curves.items()
+            if name in curve[0]
+        ]
+        if lines:
+            of_metric = "" if is_alone else NAMES[name]
+            chart = line_chart(lines, "rows", short, number, log_x=True, y_name=of_metric)
+            keys = () if is_alone else tuple(line.name for line in lines)
+            figures.append(Figure(f"{NAMES[name]} of the rows so far", chart, keys))
+    return figures
+
+
+def _curve(label: str, curve: Sequence[Mapping[str, Any]], metric: str) -> Line:
+    values = (
+        np.array([point["rows"] for point in curve], np.float64),
+        np.array([point[metric] for point in curve], np.float64),
+    )
+    rows, mean, low, high = band_of([values], metric)
+    points = list(zip(rows.tolist(), mean.tolist(), strict=True))
+    return Line(label, points, list(zip(low.tolist(), high.tolist(), strict=True)))
 
 
 def _is_density(facts: Facts) -> bool:

@@ -13,6 +13,7 @@ from dmondrian.data.source import SourceFile
 from dmondrian.distributed import TrainedRun, evaluate, grow, score, train
 from dmondrian.distributed.scoring.model_info import open_model
 from dmondrian.errors import CheckpointError, DataError
+from dmondrian.report import compare_runs
 from dmondrian.store import open_store
 from tests.distributed.scoring.test_tree_pipeline import limit_of, small_plans  # noqa: F401 - a fixture
 
@@ -56,6 +57,8 @@ def test_a_job_whose_files_are_all_in_a_bucket(
     assert load(run.run_url).forest_.guard.position == ROWS
     assert train(follows, f"{bucket}/data", run=run.run_url, **options).metrics == run.metrics
     assert score(run.run_url, f"{bucket}/data", f"{bucket}/told", client=client)["rows"] == ROWS
+    compared = compare_runs([undisturbed.run_url, f"{bucket}/run@{ROWS}", run.run_url])
+    assert compared["alike"] == [{"runs": ["A", "B"], "rows": ROWS}]  # copies of the same files
     parts = [name for name in store.list("scores") if name.endswith(".parquet")]
     assert parts
     for name in parts:

@@ -11,7 +11,7 @@ import pytest
 from dmondrian import AMFClassifier, CheckpointError
 from dmondrian.checkpoint import Lease, Run
 from dmondrian.distributed.cluster.progress import clock
-from dmondrian.report import write_report
+from dmondrian.report import write_comparison, write_report
 from dmondrian.report.charts import Line, bar_chart, line_chart, matrix_chart, shortened
 from dmondrian.report.facts import gather
 from dmondrian.report.number_format import metric, number, percent, short
@@ -72,6 +72,24 @@ def test_a_browser_shows_all_of_it(request, chromium, tmp_path, name, width, is_
     assert picture.stat().st_size > 20_000
     assert chromium.complaints == []
     assert chromium.requests == [file.resolve().as_uri()]
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_browser_shows_all_of_a_comparison(chromium, tmp_path, classified, width) -> None:
+    runs = [classified.run_url, f"{classified.run_url}@2000", f"{classified.run_url}@1000"]
+    for number_of in (2, 3):
+        file, _ = write_comparison(runs[:number_of], tmp_path / "page.html")
+        chromium.complaints.clear()
+        chromium.requests.clear()
+        chromium.open(file, width, is_dark=number_of == 3)
+        assert chromium.evaluate("document.documentElement.scrollWidth") == width
+        assert chromium.evaluate(OUTSIDE) == []
+        assert chromium.evaluate(UNREADABLE) == 0
+        assert chromium.evaluate(PUSHED_OUT) == 0
+        drawn = "document.querySelectorAll('svg:has(.s1.line)').length"
+        assert chromium.evaluate(drawn) == 5
+        assert chromium.complaints == []
+        assert chromium.requests == [file.resolve().as_uri()]
 
 
 def test_the_browser_would_complain(chromium, tmp_path) -> None:

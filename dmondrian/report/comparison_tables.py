@@ -1,0 +1,171 @@
+"""A comparison of runs as tables of text, for the terminal and for a page.
+
+Relies on what :func:`dmondrian.report.comparison.compare_runs` returns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dmondrian._text.wording import counted, size
+from dmondrian.distributed.cluster.progress import clock
+from dmondrian.distributed.metrics.curve import NAMES
+from dmondrian.report.number_format import metric
+
+_SHOWN_POINTS = 10  # of a learning curve
+_SHOWN_ROWS = 60  # of a table of differences
+_SHOWN_ITEMS = 8  # of a list; else two of them
+_LONGEST = 48  # characters of a value
+_NONE = "-"
+_LABELS = {**NAMES, "r2": "R2"}
+_FORMS: dict[str, Callable[[float], str]] = {
+    "seconds of work": lambda value: f"{value:.1f}" if value < 60.0 else clock(value),
+    "rows a second": lambda value: f"{value:,.0f}",
+    "bytes in memory": size,
+    "bytes stored": size,
+}
+BETTER = "* is better than others of the same rows, forecast equally far ahead"
+
+
+class Table(NamedTuple):
+    """A part of a comparison."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: list[tuple[str, ...]]  # of the head's length each; none where nothing differs
+    notes: tuple[str, ...] = ()
+    none: str = ""  # what there is not, where there are no rows
+
+
+def tables_of(found: Mapping[str, Any]) -> list[Table]:
+    """Return the parts of a comparison in order: runs, differences, metrics, curves, work."""
+    names = tuple(run["name"] for run in found["runs"])
+    keys = ("", *names)
+    differences = [
+        Table(title, keys, *_differing(found[part], form), none=none)
+        for title, part, form, none in (
+            ("Settings that differ", "settings", _as_toml, "no key of a job file differs"),
+            ("Data that differ", "data", _as_text, "rows, plan and columns are the same"),
+            ("Versions that differ", "versions", _as_text, "the versions are the same"),
+        )
+    ]
+    runs = [_run(one) for one in found["runs"]]
+    return [
+        Table("Runs", ("", "algorithm", "rows learned", "run"), runs),
+        *differences,
+        _metrics(found, keys),
+        *_curves(found, keys),
+        Table("Time and sizes", keys, [_work(row) for row in found["work"]]),
+    ]  # fmt: skip
+
+
+def _run(one: Mapping[str, Any]) -> tuple[str, ...]:
+    unfinished = "" if one["final"] else " (unfinished)"
+    return one["name"], str(one["algorithm"]), f"{one['rows']:,}{unfinished}", one["run"]
+
+
+def _differing(
+    rows: Sequence[Mapping[str, Any]], form: Callable[[Any], str]
+) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    n_more = len(rows) - _SHOWN_ROWS
+    more = (f"and {counted(n_more, 'more difference')}",) if n_more > 0 else ()
+    shown = [(row["key"], *(_cut(form(value)) for value in row["values"]))
+             for row in rows[:_SHOWN_ROWS]]  # fmt: skip
+    return shown, more
+
+
+def _as_toml(value: Any) -> str:
+    """Return a value as a job file has it, long lists cut; "-" for none."""
+    if value is None:
+        return _NONE
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_as_toml(own)}" for key, own in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        if len(value) <= _SHOWN_ITEMS:
+            return f"[{', '.join(map(_as_toml, value))}]"
+        return f"[{', '.join(map(_as_toml, value[:2]))}, ... {len(value):,} in all]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _as_text(value: Any) -> str:
+    """Return a fact of the data, or a version; "-" for none."""
+    if value is None:
+        return _NONE
+    if isinstance(value, list):
+        return _as_toml(value)
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def _cut(text: str) -> str:
+    """Return a text of bounded length, with its end, in which paths differ."""
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def _marked(value: float | None, name: str, better: Sequence[str]) -> str:
+    if value is None:
+        return _NONE
+    return f"{metric(value)} *" if name in better else metric(value)
+
+
+def _metrics(found: Mapping[str, Any], keys: tuple[str, ...]) -> Table:
+    rows = []
+    for row in found["metrics"]:
+        label = f"{_LABELS[row['metric']]}, {_span(row)}"
+        values = (
+            _marked(*pair, row["better"]) for pair in zip(row["values"], keys[1:], strict=True)
+        )
+        rows.append((label, *values))
+    alike = tuple(
+        f"{_listed(group['runs'])} forecast the same first {counted(group['rows'], 'row')}, with "
+        "the same target, equally far ahead"
+        for group in found["alike"]
+    )
+    reasons = tuple(f"not compared: {reason}" for reason in found["reasons"])
+    marks = (BETTER,) if any(row["better"] for row in found["metrics"]) else ()
+    return Table("Metrics", keys, rows, (*alike, *reasons, *marks), none="no run has metrics")
+
+
+def _span(row: Mapping[str, Any]) -> str:
+    """Return the rows that a metric is of."""
+    numbers = {rows for rows in row["rows"] if rows is not None}
+    of = f"{next(iter(numbers)):,} rows" if len(numbers) == 1 else "rows"
+    span = str(row["span"])
+    return {"last rows": f"last {of}", "first rows in common": f"first {of} in common"}.get(
+        span, span
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _curves(found: Mapping[str, Any], keys: tuple[str, ...]) -> list[Table]:
+    """Return the first metric's curve at some of the common positions."""
+    for name, own in found["curves"].items():
+        places = _some(len(own["rows"]))
+        rows = [
+            (f"{own['rows'][i]:,} rows", *(_NONE if values is None else metric(values[i])
+                                         for values in own["values"]))
+            for i in places
+        ]  # fmt: skip
+        return [Table(f"Learning curve, {_LABELS[name]} so far", keys, rows)]
+    return []
+
+
+def _some(n: int) -> list[int]:
+    """Return some of n places, the last among them."""
+    most = min(n, _SHOWN_POINTS)
+    return sorted({(i + 1) * n // most - 1 for i in range(most)})
+
+
+def _work(row: Mapping[str, Any]) -> tuple[str, ...]:
+    form = _FORMS.get(row["key"])
+    values = [
+        _NONE if value is None else form(value) if form is not None
+        else ", ".join(value) or _NONE if isinstance(value, list) else f"{value:,}"
+        for value in row["values"]
+    ]  # fmt: skip
+    return row["key"], *values
