@@ -44,7 +44,7 @@ this list, and within a folder there is no circle of imports (``tests/test_layer
 ``distributed``
     Training, scoring and evaluation on Dask.
 ``displays``, ``report``, ``mlflow``
-    Pictures of forests and runs; a run as a page; runs and models in MLflow.
+    Pictures of forests and runs; runs as pages, and side by side; runs and models in MLflow.
 ``cli``
     The ``dmondrian`` command and its job files.
 """

@@ -67,7 +67,8 @@ def compare_runs(runs: Sequence[str | PathLike[str]]) -> dict[str, Any]:
         ``settings``, ``data``, ``versions``
             By ``key``, those that differ, with their ``values``. Settings are keys of job files.
         ``alike``
-            Groups of ``runs`` (names) whose metrics are of the same first ``rows``.
+            Groups of ``runs`` (names) whose metrics are of the same first ``rows``, forecast
+            ``delay`` ahead (None: by a mini-batch of unknown size).
         ``reasons``
             Why others cannot be compared with those, or have no metrics.
         ``metrics``
@@ -114,7 +115,11 @@ def compared(facts: Sequence[Facts]) -> dict[str, Any]:
         "data": [*_differences([_data(one) for one in facts]), *_columns(facts)],
         "versions": _differences([one.run_json.get("created_by") or {} for one in facts]),
         "alike": [
-            {"runs": [LETTERS[k] for k in group.runs], "rows": group.rows}
+            {
+                "runs": [LETTERS[k] for k in group.runs],
+                "rows": group.rows,
+                "delay": reports[group.runs[0]]["delay"],
+            }
             for group in alike
             if len(group.runs) > 1
         ],

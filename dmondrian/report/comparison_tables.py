@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from dmondrian._text.wording import counted, size
 from dmondrian.distributed.cluster.progress import clock
 from dmondrian.distributed.metrics.curve import NAMES
+from dmondrian.prequential.forecast_lag import delay_in_words
 from dmondrian.report.number_format import metric
 
 _SHOWN_POINTS = 10  # of a learning curve
@@ -119,8 +120,8 @@ def _metrics(found: Mapping[str, Any], keys: tuple[str, ...]) -> Table:
         )
         rows.append((label, *values))
     alike = tuple(
-        f"{_listed(group['runs'])} forecast the same first {counted(group['rows'], 'row')}, with "
-        "the same target, equally far ahead"
+        f"{_listed(group['runs'])} forecast the same target of the same first "
+        f"{counted(group['rows'], 'row')}, {delay_in_words(group['delay'])}"
         for group in found["alike"]
     )
     reasons = tuple(f"not compared: {reason}" for reason in found["reasons"])

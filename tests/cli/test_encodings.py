@@ -77,6 +77,7 @@ def test_every_command_escapes_what_cannot_be_written(
         ("evaluate", run, data, *cluster),
         ("score", run, data, tmp_path / "→", *cluster),
         ("report", run, "-o", tmp_path / "→.html"),
+        ("compare", run, run),
         ("export", run, "-o", tmp_path / "→.onnx"),
         ("prune", run, "--dry-run"),
         ("cancel", run),

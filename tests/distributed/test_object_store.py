@@ -58,7 +58,7 @@ def test_a_job_whose_files_are_all_in_a_bucket(
     assert train(follows, f"{bucket}/data", run=run.run_url, **options).metrics == run.metrics
     assert score(run.run_url, f"{bucket}/data", f"{bucket}/told", client=client)["rows"] == ROWS
     compared = compare_runs([undisturbed.run_url, f"{bucket}/run@{ROWS}", run.run_url])
-    assert compared["alike"] == [{"runs": ["A", "B"], "rows": ROWS}]  # copies of the same files
+    assert compared["alike"] == [{"runs": ["A", "B"], "rows": ROWS, "delay": 1}]  # of copies
     parts = [name for name in store.list("scores") if name.endswith(".parquet")]
     assert parts
     for name in parts:

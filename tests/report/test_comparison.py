@@ -63,7 +63,7 @@ def test_settings_metrics_and_curves_are_those_of_the_runs(classified, again) ->
     found = compare_runs([classified.run_url, other.run_url])
     assert by_key(found["settings"]) == {"forest.n_estimators": [6, 2], "run.n_shards": [6, 2]}
     assert (found["data"], found["versions"], found["reasons"]) == ([], [], [])
-    assert found["alike"] == [{"runs": ["A", "B"], "rows": 3000}]
+    assert found["alike"] == [{"runs": ["A", "B"], "rows": 3000, "delay": 1}]
     reports = [kept(run.run_url) for run in (classified, other)]
     for (metric, span), row in spans(found).items():
         own = reports if span == "so far" else [report["window"] for report in reports]
@@ -90,7 +90,7 @@ def test_runs_of_other_lengths_are_compared_where_both_have_been(classified, aga
     other = again()
     found = compare_runs([classified.run_url, f"{other.run_url}@1000"])
     assert by_key(found["data"])["rows learned"] == [3000, 1000]
-    assert found["alike"] == [{"runs": ["A", "B"], "rows": 1000}]
+    assert found["alike"] == [{"runs": ["A", "B"], "rows": 1000, "delay": 1}]
     metrics = spans(found)
     assert metrics["log_loss", "so far"]["better"] == []
     assert metrics["log_loss", "last rows"]["better"] == []
@@ -114,7 +114,7 @@ def test_a_copy_of_the_rows_is_the_same_rows_and_more_files_continue_them(
     shutil.copyfile(rows, folder / "b.parquet")
     longer = again(data=folder)
     found = compare_runs([classified.run_url, longer.run_url])
-    assert found["alike"] == [{"runs": ["A", "B"], "rows": 3000}]
+    assert found["alike"] == [{"runs": ["A", "B"], "rows": 3000, "delay": 1}]
     assert by_key(found["settings"])["data.path"] == [
         str(rows), [str(folder / name) for name in ("a.parquet", "b.parquet")]
     ]  # fmt: skip
@@ -150,7 +150,7 @@ def test_no_run_is_better_where_metrics_are_of_other_things(
     assert " *" not in text
     # A third run is compared with the one that is of the same rows as it is.
     found = compare_runs([other.run_url, classified.run_url, f"{classified.run_url}@2000"])
-    assert found["alike"] == [{"runs": ["B", "C"], "rows": 2000}]
+    assert found["alike"] == [{"runs": ["B", "C"], "rows": 2000, "delay": 1}]
 
 
 def test_the_best_of_each_group_is_found() -> None:

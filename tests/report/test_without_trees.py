@@ -53,12 +53,20 @@ def test_all_that_is_reported_is_known_without_the_trees(request, name, tmp_path
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak there")
 @pytest.mark.parametrize(
-    "words", [("describe", "--importances"), ("describe", "--follow"), ("report",), ("schema",)]
+    "words",
+    [
+        ("describe", "--importances"),
+        ("describe", "--follow"),
+        ("report",),
+        ("compare",),
+        ("schema",),
+    ],
 )
 def test_nothing_heavy_is_loaded(classified, words: tuple[str, ...], tmp_path: Path) -> None:
     command, *options = words
     copy = without_blobs(classified.run_url, tmp_path)
-    out = ["-o", str(tmp_path / "page.html")] if command == "report" else []
+    page = str(tmp_path / "page.html")
+    out = {"report": ["-o", page], "compare": [classified.run_url, "--html", page]}.get(command, [])
     done = subprocess.run(
         [sys.executable, "-c", PEAK, command, str(copy), *options, *out],
         check=True, capture_output=True, text=True, timeout=TIMEOUT,
