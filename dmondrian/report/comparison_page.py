@@ -34,7 +34,7 @@ def write_comparison(
     Parameters
     ----------
     runs : sequence of str or path
-        As of :func:`compare_runs`.
+        As of :func:`dmondrian.report.compare_runs`.
     out : str or path
         The file to write.
 
@@ -43,7 +43,7 @@ def write_comparison(
     Path
         Of the file.
     dict
-        As of :func:`compare_runs`.
+        As of :func:`dmondrian.report.compare_runs`.
 
     Raises
     ------

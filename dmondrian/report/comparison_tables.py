@@ -1,6 +1,6 @@
 """A comparison of runs as tables of text, for the terminal and for a page.
 
-Relies on what :func:`dmondrian.report.comparison.compare_runs` returns.
+Relies on what :func:`dmondrian.report.compare_runs` returns.
 """
 
 from __future__ import annotations
