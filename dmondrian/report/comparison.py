@@ -90,7 +90,7 @@ def compare_runs(runs: Sequence[str | PathLike[str]]) -> dict[str, Any]:
 
 
 def gather_all(runs: Sequence[str | PathLike[str]]) -> list[Facts]:
-    """Return the facts of runs that can be compared; raises as :func:`dmondrian.report.compare_runs`."""
+    """Return the facts of runs that can be compared; raises as ``compare_runs`` does."""
     if not 2 <= len(runs) <= len(LETTERS):
         raise ParameterError(
             f"{counted(len(runs), 'run')} to compare; expected 2 to {len(LETTERS)}"
@@ -106,7 +106,7 @@ def gather_all(runs: Sequence[str | PathLike[str]]) -> list[Facts]:
 
 
 def compared(facts: Sequence[Facts]) -> dict[str, Any]:
-    """Return the comparison of runs, as :func:`dmondrian.report.compare_runs`."""
+    """Return the comparison of runs, as ``compare_runs`` does."""
     reports = [{} if one.progressive is None else one.progressive.report() for one in facts]
     alike, reasons = _groups(facts, reports)
     return {
