@@ -1,7 +1,8 @@
 """Opening: from an address to a run's store, its position and what its run.json asks for.
 
-``folder@12345`` is the folder ``folder`` at position 12345, unless a folder of that very name
-exists. Promises: opening creates nothing; a run is never taken for another one.
+``folder@12345`` is the folder ``folder`` at position 12345, ``folder@best`` at the checkpoint of
+the least held-out loss, unless a folder of that very name exists. Promises: opening creates
+nothing; a run is never taken for another one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from dmondrian._atomic_write import broken_link
 from dmondrian.checkpoint import document
+from dmondrian.checkpoint.held_out import BEST, best_position
 from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, StoreError
 from dmondrian.store import Store, open_store
 
@@ -40,14 +42,15 @@ ENTRIES: dict[str, tuple[type, ...]] = {
     "plan": _TEXT,
     "progressive": (bool,),
 }
-POSITION = re.compile(r"(.+)@([0-9]{1,18})", re.DOTALL)
+POSITION = re.compile(rf"(.+)@([0-9]{{1,18}}|{BEST})", re.DOTALL)
 
 
 def pick(text: str) -> tuple[Store, int | None]:
     """Open the store of an address, and the position behind its last ``@``."""
     match = POSITION.fullmatch(text)
     if match and not _holds_run(text):
-        return _open_existing(match[1]), int(match[2])
+        store = _open_existing(match[1])
+        return store, best_position(store) if match[2] == BEST else int(match[2])
     return _open_existing(text), None
 
 
@@ -70,7 +73,7 @@ def _open_existing(text: str) -> Store:
         link = "" if lost is None else f" ({lost[0]} is a link to {lost[1]}, which is not there)"
         raise CheckpointError(
             f"There is no folder {text}{link}: expected the folder or URL of a run or of a saved "
-            "model (FOLDER@POSITION picks a checkpoint)."
+            "model (FOLDER@POSITION or FOLDER@best picks a checkpoint)."
         ) from None
 
 

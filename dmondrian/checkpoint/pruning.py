@@ -1,18 +1,19 @@
 """Pruning: old checkpoints of a run are deleted, and the blobs that no checkpoint names any more.
 
 Relies on the run's lease, so that nobody writes meanwhile. Promises to keep the newest checkpoints
-of the run and of each of its parts, in all of them; the one that is the model now; and every blob
-that any manifest names; and to delete a manifest before its blobs, so that one which can be read is
-whole at any moment.
+of the run and of each of its parts, in all of them; the one that is the model now; the best one by
+held-out data, where there are such; and every blob that any manifest names; and to delete a
+manifest before its blobs, so that one which can be read is whole at any moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from dmondrian.checkpoint.held_out import read_record
 from dmondrian.checkpoint.lease import Lease
 from dmondrian.checkpoint.manifest import manifest_name
 from dmondrian.checkpoint.parts import newest_final, parts_of, pieces
@@ -72,7 +73,9 @@ LEAST = 2
 """Fewest checkpoints that a run in work keeps: the newest may turn out to be damaged."""
 
 
-def prune_while_training(run: Run, position: int, keep: int, needed: Iterable[str]) -> list[int]:
+def prune_while_training(
+    run: Run, position: int, keep: int, needed: Iterable[str], stay: Collection[int] = ()
+) -> list[int]:
     """Delete checkpoints but the newest, for whoever trains the run and holds its lease.
 
     Those after `position` are not counted and stay, as do blobs that no checkpoint names: some may
@@ -88,6 +91,8 @@ def prune_while_training(run: Run, position: int, keep: int, needed: Iterable[st
         How many stay, this one counted.
     needed : iterable of str
         Digests of other blobs that stay.
+    stay : collection of int
+        Positions of other checkpoints that stay: the best one, say.
 
     Returns
     -------
@@ -97,6 +102,7 @@ def prune_while_training(run: Run, position: int, keep: int, needed: Iterable[st
     """
     everything = run.manifests()
     old = [p for p in everything if p <= position][:-keep]
+    old = [p for p in old if p not in stay]
     named: dict[int, set[str]] = {}
     for one in everything if old else ():
         try:
@@ -105,10 +111,10 @@ def prune_while_training(run: Run, position: int, keep: int, needed: Iterable[st
             if one not in old:
                 return []
     old = [one for one in old if one in named]
-    stay = {f"{BLOBS}/{digest}" for digest in needed}
-    stay = stay.union(*(names for one, names in named.items() if one not in old))
+    in_use = {f"{BLOBS}/{digest}" for digest in needed}
+    in_use = in_use.union(*(names for one, names in named.items() if one not in old))
     run.store.delete(manifest_name(one) for one in old)
-    run.store.delete(sorted(set().union(*(named[one] for one in old)) - stay))
+    run.store.delete(sorted(set().union(*(named[one] for one in old)) - in_use))
     return old
 
 
@@ -118,6 +124,9 @@ def _keep(run: Run, keep: int) -> list[tuple[Run, set[int]]]:
     shared = {position for one in everything for position in one.manifests()[-keep:]}
     if run.manifests():
         shared.add(pieces(run)[0][1].position)  # what the model is now
+    record = read_record(run.store)
+    if record is not None and (best := record.best(run.manifests())) is not None:
+        shared.add(best.position)
     final = {part: newest_final(part) for part in everything[1:]}
     return [
         (one, shared | {position for position in (final.get(one),) if position is not None})

@@ -7,6 +7,7 @@
     blobs/<sha256>               the shards' states, named by their content
     manifests/<position>.json    the commits; create-only, written last
     attempts/<id>.json           hosts and times, which no other object holds
+    validation.json              metrics of checkpoints on held-out data; see `held_out`
     lease/, jobs/                who works on it now, what was handed over; see `lease`, `jobs`
 
 Relies on `Store.put_new`. Promises: a manifest that can be read names only blobs that were written
@@ -26,13 +27,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dmondrian.checkpoint import document
-from dmondrian.checkpoint.manifest import (
-    FOLDER,
-    Manifest,
-    is_digest,
-    manifest_name,
-    manifest_position,
-)
+from dmondrian.checkpoint.held_out import positions
+from dmondrian.checkpoint.manifest import Manifest, is_digest, manifest_name
 from dmondrian.checkpoint.opening import (
     FORMAT,
     RUN_NAME,
@@ -116,6 +112,8 @@ class Run:
     @classmethod
     def open(cls, url: str | os.PathLike[str] | Store) -> Run:
         """Open a run that exists; ``folder@position`` picks one of its checkpoints.
+
+        ``folder@best`` picks the one of the least held-out loss.
 
         Raises
         ------
@@ -277,8 +275,7 @@ class Run:
 
     def manifests(self) -> list[int]:
         """Positions of all checkpoints, ascending."""
-        found = (manifest_position(name) for name in self.store.list(FOLDER))
-        return sorted(position for position in found if position is not None)
+        return positions(self.store)
 
     def manifest(self, position: int, verify: bool = False) -> Manifest:
         """Read the manifest of a position, and with `verify` all its blobs.

@@ -50,7 +50,7 @@ exit codes:
   130  interrupted (Ctrl-C, SIGTERM, SIGHUP); run the same command again to go on
 """
 
-_MODEL_HELP = "run folder or URL; add @POSITION for an earlier checkpoint"
+_MODEL_HELP = "run folder or URL; add @POSITION for an earlier checkpoint, @best for the best"
 _DATA_HELP = "Parquet: files, folders, globs, URLs or Delta tables"
 
 Command = Callable[[argparse.Namespace, Output], int]

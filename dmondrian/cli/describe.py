@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from dmondrian._text.wording import counted, on_one_line, size
 from dmondrian.cli.output import Output, shown, table
-from dmondrian.cli.score import metrics_table, metrics_title, one_or_list, remarks_on
+from dmondrian.cli.score import (
+    held_out_lines,
+    metrics_table,
+    metrics_title,
+    one_or_list,
+    remarks_on,
+)
 from dmondrian.errors import CheckpointError, StoreError
 
 if TYPE_CHECKING:
@@ -112,6 +118,8 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         is_following = given.get("drift") is not None
         for remark in remarks_on(facts["metrics"], facts["algorithm"], is_following):
             output.remark(remark)
+    if held_out := held_out_lines(facts["held_out"]):
+        output.text(held_out)
     for note in (facts["data"] or {}).get("notes", ()):
         output.remark(note)
     if facts["counts"]:
@@ -194,6 +202,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         },
         "metrics": _metrics(manifest.metrics),
         "counts": _counts(manifest.metrics),
+        "held_out": _held_out(run),
         "checkpoints": run.manifests(),
         "parts": [_part(part) for part in parts_of(run)],
     }
@@ -328,6 +337,14 @@ def _metrics(stored: dict[str, Any]) -> dict[str, Any]:
     return Progressive.from_json(stored["progressive"]).report()
 
 
+def _held_out(run: Run) -> dict[str, Any]:
+    """Return the held-out metrics of checkpoints; empty where none was evaluated."""
+    from dmondrian.checkpoint.held_out import read_record
+
+    record = read_record(run.store)
+    return {} if record is None else record.report(run.manifests())
+
+
 def _counts(stored: dict[str, Any]) -> dict[str, int]:
     if not stored.get("counts"):
         return {}
@@ -352,7 +369,7 @@ def _show_plain_features(stored: dict[str, Any], output: Output) -> int:
 
 def _is_model(text: str) -> bool:
     """Whether a path or URL is a run folder, rather than Parquet."""
-    folder = re.sub(r"@[0-9]+$", "", text)
+    folder = re.sub(r"@([0-9]+|best)$", "", text)
     if "://" not in text:
         names = [Path(os.path.expanduser(name)) for name in (text, folder)]
         return any((name / "run.json").is_file() for name in names)

@@ -70,6 +70,7 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
                 on_scored=report_scored,
                 export=job.follow.get("export", ()),
                 progress=output.follow,
+                validation=job.validation,
                 **options,
                 **cluster,
             )

@@ -34,6 +34,7 @@ from dmondrian.errors import JobError, ParameterError
 _PATH_KEYS = (
     ("data", "path"),
     ("run", "path"),
+    ("validation", "path"),
     ("score", "path"),
     ("score", "out"),
     ("follow", "score"),
@@ -84,6 +85,7 @@ class Job:
     score: dict[str, Any] | None
     follow: dict[str, Any]
     source: Source
+    validation: Any = None  # held-out data
 
 
 def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job:
@@ -130,6 +132,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
         score=tables.get("score"),
         follow=tables.get("follow", {}),
         source=source,
+        validation=tables.get("validation", {}).get("path"),
     )
 
 

@@ -66,6 +66,14 @@ TABLES: dict[str, dict[str, Key]] = {
         ),
         "progressive": Key("boolean", "forecast each row before it is learned, for metrics"),
     },
+    "validation": {
+        "path": Key(
+            "paths",
+            "held-out Parquet of the same columns: each checkpoint is evaluated on it, RUN@best is "
+            "the best one",
+            required=True,
+        ),
+    },
     "cluster": {
         "scheduler": Key("string", '"local", an address, or a scheduler file'),
         "workers": Key("integer", "local worker processes", minimum=1),

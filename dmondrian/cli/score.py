@@ -122,6 +122,35 @@ def metrics_table(metrics: Mapping[str, Any], indent: str = "") -> str:
     return "\n".join(indent + line for line in lines)
 
 
+def held_out_lines(held_out: Mapping[str, Any]) -> str:
+    """Return the newest and the best checkpoint by held-out data; empty where there are none."""
+    known = held_out.get("checkpoints") or []
+    if not known:
+        return ""
+    newest, best = known[-1], held_out["best"]
+    files = counted(len(held_out["files"]), "file")
+    title = f"held-out metrics ({counted(held_out['rows'], 'row')} in {files}):\n"
+    chosen = [one for one in known if one["position"] == best]
+    if best == newest["position"] or not chosen:
+        heads = [newest]
+    else:
+        heads = [newest, chosen[0]]
+    rows = [["", *(f"at row {one['position']:,}" for one in heads)]]
+    if len(heads) == 2:
+        rows[0][2] += ", @best"
+    elif chosen:
+        rows[0][1] += ", @best"
+    for name, label in _METRICS.items():
+        if name in newest and name != "rows":
+            values = [one.get(name) for one in heads]
+            rows.append([label, *("" if value is None else shown(value) for value in values)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return title + "\n".join(
+        "  " + "  ".join(text.ljust(n) for text, n in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
 def _plain_lines(metrics: Mapping[str, Any]) -> list[str]:
     rows = [(label, metrics[name]) for name, label in _METRICS.items() if name in metrics]
     return table(rows).split("\n")

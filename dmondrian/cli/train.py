@@ -15,6 +15,7 @@ from dmondrian.cli.cluster import LOCAL, connected
 from dmondrian.cli.job import Job, build_estimator, check_amounts, read_job
 from dmondrian.cli.output import Output
 from dmondrian.cli.score import (
+    held_out_lines,
     metrics_table,
     metrics_title,
     remarks_on,
@@ -46,6 +47,7 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
             run=job.run["path"],
             progress=output.follow,
             on_plan=None if wanted is None else lambda plan: check_readable(wanted, plan.schema),
+            validation=job.validation,
             **options,
             **cluster,
         )
@@ -85,6 +87,7 @@ def _detach(
             run=job.run["path"],
             client=cluster["client"],
             score=wanted,
+            validation=job.validation,
             **options,
         )
     output.event("submitted", {"run": url})
@@ -115,10 +118,13 @@ def cluster_of(job: Job) -> Any:
 
 
 def _report_trained(run: Any, algorithm: str, is_following: bool, output: Output) -> None:
-    output.event("trained", {"run": run.run_url, "metrics": run.metrics, "summary": run.summary})
+    about = {"run": run.run_url, "metrics": run.metrics, "summary": run.summary}
+    output.event("trained", about | ({"held_out": run.held_out} if run.held_out else {}))
     output.text(f"trained {run.run_url}\n  {summary_line(run.summary)}")
     if run.metrics:
         output.text(f"{metrics_title(run.metrics)}:\n" + metrics_table(run.metrics, "  "))
+    if lines := held_out_lines(run.held_out):
+        output.text(lines)
     for remark in remarks_on(run.metrics, algorithm, is_following):
         output.remark(remark)
 

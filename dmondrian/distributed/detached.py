@@ -24,7 +24,8 @@ from dmondrian.distributed.scoring.score import score
 from dmondrian.distributed.training.attempt import attempt_options
 from dmondrian.distributed.training.run_setup import IN_MEMORY, prepare_run
 from dmondrian.distributed.training.stage_dask import is_dask
-from dmondrian.distributed.training.train import bring_to_end
+from dmondrian.distributed.training.train import bring_to_end, checks_of
+from dmondrian.distributed.training.validation import HeldOutData
 from dmondrian.errors import ParameterError
 from dmondrian.store import Store, open_store
 
@@ -44,6 +45,7 @@ class Job:
     window: int | None
     keep: int | None = None
     score: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of `score`
+    validation: Any = None  # held-out data
 
 
 def submit(
@@ -60,6 +62,7 @@ def submit(
     keep: int | None = None,
     window: int | None = None,
     score: Mapping[str, Any] | None = None,
+    validation: Any = None,
     **plan_options: Any,
 ) -> str:
     """Submit a training job to a cluster and return at once.
@@ -68,9 +71,12 @@ def submit(
     ----------
     estimator, data, target, run, n_shards, first_tree, checkpoint_every, progressive, keep, window
         As in :func:`dmondrian.distributed.train`; data, run and where scores go must be reachable
-        from here and from the workers. Files only: Dask collections end with their client.
+        from here and from the workers. Files only: Dask collections end with
+        their client.
     client : Client
         Of a cluster that outlives this process.
+    validation : str, path or sequence of them, or None
+        As in :func:`dmondrian.distributed.train`.
     score : mapping or None
         "data" and "out" of :func:`dmondrian.distributed.score`, and "keep", "details" and
         "memory_limit" if needed, run after training. The data must already exist and have the
@@ -97,13 +103,14 @@ def submit(
         check_score_options(score)
     url = open_store(run).url
     run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
-    check = (lambda plan: check_readable(score, plan.schema)) if score else None
+    readable = (lambda plan: check_readable(score, plan.schema)) if score else None
+    check = checks_of(None if validation is None else HeldOutData(validation), readable)
     with connected(client):
         prepare_run(estimator, data, target, url, run_options, plan_options, check)
         id_ = jobs.hand_over(open_store(url))
         job = Job(
             id_, url, estimator, data, target, run_options, plan_options, checkpoint_every, window,
-            keep, dict(score or {}),
+            keep, dict(score or {}), validation,
         )  # fmt: skip
         future = client.submit(conduct, job, key=f"dmondrian-job-{job.id}", pure=False)
         fire_and_forget(future)
@@ -129,11 +136,13 @@ def _conduct(job: Job, store: Store, client: Client) -> None:
     options = attempt_options(job.checkpoint_every, job.window, None, job.keep)
     options = replace(options, job=job.id)
     _obey(store, job)
+    held_out = None if job.validation is None else HeldOutData(job.validation)
     run, plan = prepare_run(
-        job.estimator, job.data, job.target, job.run, dict(job.run_options), dict(job.plan_options)
-    )
+        job.estimator, job.data, job.target, job.run, dict(job.run_options),
+        dict(job.plan_options), checks_of(held_out, None),
+    )  # fmt: skip
     _obey(store, job)  # settings may have taken long to choose
-    bring_to_end(run, plan, options, lambda: client)
+    bring_to_end(run, plan, options, lambda: client, held_out)
     if job.score:
         with Heartbeat(store, job.id) as beat:
             score(run.url, client=client, progress=beat.on_progress, **job.score)

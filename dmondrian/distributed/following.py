@@ -33,7 +33,8 @@ from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.scoring.score_arrivals import ScoreArrivals, Scored
 from dmondrian.distributed.training.attempt import attempt_options
 from dmondrian.distributed.training.run_setup import IN_MEMORY, learned_by_all, prepare_run
-from dmondrian.distributed.training.train import TrainedRun, bring_to_end
+from dmondrian.distributed.training.train import TrainedRun, bring_to_end, checks_of
+from dmondrian.distributed.training.validation import HeldOutData
 from dmondrian.errors import CheckpointError, DataError, FencedError, ParameterError
 from dmondrian.store import open_store
 
@@ -96,6 +97,7 @@ def follow(
     progressive: bool = True,
     window: int | None = None,
     progress: Listener | bool | None = None,
+    validation: Any = None,
     n_workers: int | None = None,
     threads: int | None = None,
     **plan_options: Any,
@@ -120,7 +122,7 @@ def follow(
     once : bool
         Look once, and return.
     keep : int
-        Newest checkpoints to keep; older ones are deleted.
+        Newest checkpoints to keep; older ones are deleted, but the best one by held-out data.
     on_learned : callable or None
         Called with :class:`Learned` after each look that found something.
     score : mapping or None
@@ -138,6 +140,8 @@ def follow(
         In addition to the end of each look; see :func:`dmondrian.distributed.train`.
     progress : callable, bool or None
         As in :func:`dmondrian.distributed.train`, of the first look.
+    validation : str, path or sequence of them, or None
+        As in :func:`dmondrian.distributed.train`: held-out data, which do not change meanwhile.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -160,6 +164,7 @@ def follow(
     url = open_store(run).url
     exports = [export] if isinstance(export, (str, os.PathLike)) else list(export)
     _check_exports(exports)
+    held_out = None if validation is None else HeldOutData(validation)
     scoring = None if score is None else ScoreArrivals(url, score, on_scored)
     arrivals, is_exported = Arrivals(data, _known(url)), False
     run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
@@ -186,8 +191,9 @@ def follow(
             if now.has_come_since(before) and not (now.is_empty and not _exists(url)):
                 try:
                     opened, plan = prepare_run(
-                        estimator, data, target, url, run_options, plan_options, among=now.files
-                    )
+                        estimator, data, target, url, run_options, plan_options,
+                        checks_of(held_out, None), now.files,
+                    )  # fmt: skip
                 except NoRowsError as error:
                     if once:
                         raise
@@ -198,7 +204,7 @@ def follow(
                 if is_asked():
                     break
                 try:
-                    found = bring_to_end(opened, plan, options, connect_unless_asked)
+                    found = bring_to_end(opened, plan, options, connect_unless_asked, held_out)
                 except FencedError as error:
                     raise FencedError(f"{error}. {ONE_ALONE}") from error
                 if len(opened.manifests()) > keep:

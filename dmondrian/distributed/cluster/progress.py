@@ -58,6 +58,9 @@ class Progress:
         The loss of some rows was clearly above that of those before.
     waiting : int
         Rows among those learned that wait for their labels, with ``drift="follow"``.
+    held_out : dict of str to float
+        Metrics of the newest checkpoint that was evaluated on held-out data, its loss first, and
+        its "position"; "best", the least loss so far, at "best_position".
     """
 
     rows: int
@@ -79,6 +82,7 @@ class Progress:
     delay: int | str | None = None
     has_drifted: bool = False
     waiting: int = 0
+    held_out: dict[str, float] = field(default_factory=dict)
 
     def line(self) -> str:
         """Return the record as one line."""
@@ -121,6 +125,10 @@ class Progress:
     def _others(self) -> list[str]:
         parts = [f"saved at {self.durable:,}"]
         parts += self._measured
+        if self.held_out:
+            name = next(iter(self.held_out))
+            where = f"held-out {name} {self.held_out[name]:.4g}"
+            parts.append(f"{where} at row {int(self.held_out.get('position', 0)):,}")
         if self.tree_groups > 1:
             parts.append(f"trees in {self.tree_groups} groups")
         if self.recoveries:
@@ -151,7 +159,10 @@ class Progress:
     @property
     def state(self) -> tuple[object, ...]:
         """Values whose change warrants a new line, where lines are not overwritten."""
-        return self.rows, self.durable, self.workers, self.recoveries, self.is_stopping
+        evaluated = self.held_out.get("position")
+        return (
+            self.rows, self.durable, self.workers, self.recoveries, self.is_stopping, evaluated
+        )  # fmt: skip
 
 
 class Speed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from dmondrian.distributed.metrics.progressive import HeldOut, Likelihood
 from dmondrian.distributed.scoring.delay_warning import warn_of_delay
 from dmondrian.distributed.scoring.learned_rows import count_learned
 from dmondrian.distributed.scoring.memory_plan import parse_limit, row_needs
-from dmondrian.distributed.scoring.model_info import open_model
+from dmondrian.distributed.scoring.model_info import Model, open_model
 from dmondrian.distributed.scoring.tree_pipeline import connected_pipeline
 from dmondrian.distributed.worker import work_units
 from dmondrian.drift.guard import Guard
@@ -153,6 +153,49 @@ def evaluate(
             counted(plan.n_rows, "row"),
         )
     warn_of_delay(model.parameters, plan.n_rows - n_learned, model.n_trained, model.delay)
+    metrics = measure(model, plan, client, n_workers, threads, limit)
+    if model.n_draws is None:
+        known = "no label" if not n_learned else f"the labels of {n_learned:,}"
+        metrics["forecast"] = (
+            f"all forecast by the model as it is, which knows {known} of these rows"
+        )
+        metrics["delay"] = max(plan.n_rows - n_learned, 0)
+    return metrics
+
+
+def measure(
+    model: Model,
+    plan: Plan,
+    client: Client | None = None,
+    n_workers: int | None = None,
+    threads: int | None = None,
+    limit: int | None = None,
+    go_on: Callable[[], object] = bool,
+) -> dict[str, Any]:
+    """Return the metrics of a model on all rows of a plan.
+
+    Parameters
+    ----------
+    model : Model
+    plan : Plan
+        Of :func:`dmondrian.data.make_scoring_plan`, with the target.
+    client, n_workers, threads
+        As in `evaluate`.
+    limit : int or None
+        Bytes of memory of a worker, if less than its own limit.
+    go_on : callable
+        Called after each part; what it raises ends the evaluation.
+
+    Returns
+    -------
+    dict
+        As of `evaluate`, without "forecast" and "delay".
+
+    Raises
+    ------
+    DMondrianError
+        As `evaluate`.
+    """
     parts = [
         Part(
             Plan(plan.schema, plan.blocks[part.first : part.last]),
@@ -179,6 +222,7 @@ def evaluate(
     def add(measured: Measured) -> None:
         for mean, y, weight in measured:
             total.add(mean, y, weight)
+        go_on()
 
     with connected_pipeline(
         model, needs, "part of the data", plan.n_rows, client, n_workers, threads, limit
@@ -193,9 +237,4 @@ def evaluate(
             )
         raise DataError(f"no row of the data has {lacks}: there is nothing to measure")
     sharded = {"trees_sharded": pipeline.n_groups} if pipeline.n_groups > 1 else {}
-    how: dict[str, Any] = {}
-    if model.n_draws is None:
-        known = "no label" if not n_learned else f"the labels of {n_learned:,}"
-        how["forecast"] = f"all forecast by the model as it is, which knows {known} of these rows"
-        how["delay"] = max(plan.n_rows - n_learned, 0)
-    return {**total.report(), **sharded, **how}
+    return {**total.report(), **sharded}

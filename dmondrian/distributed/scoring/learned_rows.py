@@ -40,6 +40,21 @@ def count_learned(model_url: str, blocks: Iterable[Block]) -> int:
     )
 
 
+def files_in_common(blocks: Iterable[Block], others: Iterable[Block]) -> list[str]:
+    """Return the files of `others` that are files of `blocks` too, as far as is known."""
+    there = {key for block in _one_of_each(blocks) for key, _ in _groups(block)}
+    return [
+        block.uri
+        for block in _one_of_each(others)
+        if any(key in there for key, _ in _groups(block))
+    ]
+
+
+def _one_of_each(blocks: Iterable[Block]) -> Iterable[Block]:
+    """Return one block of each file."""
+    return {block.uri: block for block in blocks}.values()
+
+
 def _rows_before(plan: Plan, position: int) -> Counter[RowGroup]:
     """Return the rows of each row group before a position, under each of its identities.
 

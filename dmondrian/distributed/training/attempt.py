@@ -39,6 +39,7 @@ from dmondrian.distributed.training.checkpoint_schedule import CheckpointInterva
 from dmondrian.distributed.training.coordinator import Coordinator, DamagedCheckpointError
 from dmondrian.distributed.training.ledger import Ledger
 from dmondrian.distributed.training.shard_state import Limits
+from dmondrian.distributed.training.validation import Validation
 from dmondrian.distributed.worker.tasks import ShardHolder
 from dmondrian.distributed.worker.work_units import Unit, chunks_of, cut, cut_jointly
 from dmondrian.drift.guard import Guard, share_width
@@ -63,6 +64,7 @@ class AttemptOptions:
     listener: Listener | None = None
     job: str | None = None  # see `Lease.take`
     keep: int | None = None  # newest checkpoints that are kept; None for all
+    validation: Validation | None = None  # evaluates checkpoints on held-out data
 
 
 def attempt_options(
@@ -280,7 +282,7 @@ class Attempt:
             return Coordinator(
                 client, self.run, self.ledger, self.options.interval, self.plan, manifest,
                 self.options.limits, ProgressReporter(listen), lease, events,
-                lambda: _equip(client), self.options.keep,
+                lambda: _equip(client), self.options.keep, self.options.validation,
             )  # fmt: skip
 
         coordinator = begin()

@@ -38,6 +38,7 @@ from dmondrian.distributed.training.lost_workers import LostWorkers
 from dmondrian.distributed.training.order_sizes import OrderSizes
 from dmondrian.distributed.training.shard_places import ShardPlaces
 from dmondrian.distributed.training.shard_state import Limits, SentBundle, ShardState
+from dmondrian.distributed.training.validation import Validation
 from dmondrian.distributed.worker.messages import (
     DAMAGED,
     DIRTY,
@@ -91,7 +92,9 @@ class Coordinator:
     equip : callable
         Registers the worker plugin; called again after the scheduler was replaced.
     keep : int or None
-        Newest checkpoints that are kept; None for all.
+        Newest checkpoints that are kept, beside the best one; None for all.
+    validation : Validation or None
+        Evaluates each checkpoint on held-out data.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class Coordinator:
         events: Events,
         equip: Callable[[], None],
         keep: int | None = None,
+        validation: Validation | None = None,
     ) -> None:
         self.attempt = uuid.uuid4().hex
         self.manifest = manifest
@@ -133,6 +137,7 @@ class Coordinator:
         self._workers = Workers(client)
         self._lost_workers = LostWorkers(self._workers, self._states, self._row, events)
         self._equip, self._keep = equip, keep
+        self._events, self._validation = events, validation
         self._results = ResultQueue(client)  # contexts: `SentBundle`
         self._last_answer: dict[str, float] = {}  # by worker: monotonic seconds
         self._marks = {u.index for u in self._units if interval.is_due(u)}
@@ -166,6 +171,8 @@ class Coordinator:
             self._workers.refresh(now=True)
             self._drop_lost()  # notes who is there: none is lost yet
             check_open_files(self._client, len(self._workers.threads))
+            if self._validation is not None and self.durable:  # a stop may have come before it
+                self._validation.begin(self.durable, self._client)
             while self._ledger.settled < len(self._units):
                 self._watch(interrupts)
                 self._send()
@@ -173,8 +180,10 @@ class Coordinator:
                 if self._settle() or (self._stop is not None and not self._workers.threads):
                     # Without workers nothing more can be saved: the newest checkpoint stands.
                     return self._ledger.settled == len(self._units)
-            return True
+            return self._finish_validation(interrupts)
         finally:
+            if self._validation is not None:
+                self._validation.stop()
             self._release()
             self._reporter.report(self.progress, now=True)
 
@@ -212,6 +221,7 @@ class Coordinator:
             stopping_at=None if self._stop is None else self._row(self._stop + 1),
             stops_at_once=self._interrupts is not None and self._interrupts.is_requested,
             waiting=self._ledger.n_waiting,
+            held_out={} if self._validation is None else self._validation.progress(),
             **recent,
         )
 
@@ -229,13 +239,31 @@ class Coordinator:
             self._check_silence(now)
             self._drop_lost()
         self._place()
+        if self._validation is not None:
+            self._validation.look(self._events)
         if self._stop is None and is_asked:
             self._stop = self._choose_stop()
             self._ask_all()
-        elif self._stop is None and self.schedule.is_due:
+        elif self._stop is None and self.schedule.is_due and not self._is_evaluating:
             self._marks.add(self._unsent())
             self.schedule.note_request()
         self._reporter.report(self.progress)
+
+    @property
+    def _is_evaluating(self) -> bool:
+        """Whether a checkpoint is being evaluated that the next one waits for."""
+        return self._stop is None and self._validation is not None and self._validation.is_busy
+
+    def _finish_validation(self, interrupts: Interrupts) -> bool:
+        """Wait for the evaluation of the last checkpoint; return False on a request to stop."""
+        while self._is_evaluating:
+            self._lease.check(now=False)
+            if interrupts.is_requested or self._lease.is_asked_to_stop:
+                return False
+            assert self._validation is not None  # it is evaluating
+            self._validation.look(self._events, _TICK)
+            self._reporter.report(self.progress)
+        return True
 
     def _unsent(self) -> int:
         """Return the first unit not sent to any shard yet: all can still save at its end."""
@@ -648,6 +676,8 @@ class Coordinator:
     def _settle(self) -> bool:
         """Score and commit complete units; return whether the run stops here."""
         while self._ledger.settled < len(self._units) and self._ledger.is_ready():
+            if self._is_evaluating and self._ledger.settled in self._marks:
+                break  # a checkpoint would be committed before the last one is evaluated
             unit, saved = self._ledger.settle()
             self._ask_all()
             if len(saved) == len(self._states):
@@ -685,10 +715,13 @@ class Coordinator:
         )
         self.checkpoints += 1
         self.schedule.commit()
+        if self._validation is not None:
+            self._validation.begin(position, self._client)
         if self._keep is not None:
             needed = [state.digest for state in self._states if state.digest is not None]
             try:
-                prune_while_training(self._run, position, self._keep, needed)
+                stay = set() if self._validation is None else self._validation.needed()
+                prune_while_training(self._run, position, self._keep, needed, stay)
             except StoreError as error:  # the next commit tries again
                 _log.warning("old checkpoints of %s were not deleted: %s", self._run.url, error)
 

@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distributed import Client
@@ -27,6 +27,7 @@ from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options, finish
 from dmondrian.distributed.training.run_setup import IN_MEMORY, prepare_run
 from dmondrian.distributed.training.stage_dask import is_dask, stage
+from dmondrian.distributed.training.validation import HeldOutData, validation_of
 from dmondrian.store import open_store
 
 
@@ -47,12 +48,17 @@ class TrainedRun:
         Rows, seconds, recoveries and other facts of this attempt. Of a forest that follows the
         stream also "learned" and "waiting": rows of the run that trees have learned, and rows that
         wait for their labels.
+    held_out : dict
+        Of a run with held-out data: their "files" and "rows", "loss", the metric that ranks
+        checkpoints, "best", the position of the best one, and "checkpoints", a list of each one's
+        "position" and metrics, as :func:`dmondrian.distributed.evaluate` gives them. Else empty.
     """
 
     run_url: str
     plan: Plan
     metrics: dict[str, Any]
     summary: dict[str, Any]
+    held_out: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return one line, without plan and curve."""
@@ -88,6 +94,7 @@ def train(
     n_workers: int | None = None,
     threads: int | None = None,
     on_plan: Callable[[Plan], object] | None = None,
+    validation: Any = None,
     **plan_options: Any,
 ) -> TrainedRun:
     """Train a forest on a Dask cluster, from Parquet, with checkpoints.
@@ -132,8 +139,8 @@ def train(
         lifetime do so between slices, of up to 4,096 rows, which end at fixed positions of the
         stream and where row groups do; the Mondrian kernel forecasts mini-batches.
     keep : int or None
-        How many of the newest checkpoints are kept, at least 2; None for all. A run that trees were
-        added to keeps all.
+        How many of the newest checkpoints are kept, at least 2; None for all. The best one by
+        held-out data stays too. A run that trees were added to keeps all.
     window : int or None
         Steps that the fastest shard may be ahead of the slowest; by default 4, and up to 16 while
         they take a short time and their forecasts little memory.
@@ -146,6 +153,12 @@ def train(
         Called with the frozen stream, a :class:`dmondrian.data.Plan`, before the run folder is
         created and a row is learned; its exceptions end the call. The plan's `notes`, such as
         columns that are left out and why, go to the logger "dmondrian" before, at level INFO.
+    validation : str, path or sequence of them, or None
+        Held-out Parquet of the same columns, on which each checkpoint is evaluated while training
+        goes on; see `TrainedRun.held_out`. ``RUN@best`` is then the checkpoint of the least
+        held-out loss: "log_loss" of classes, "pinball" of quantiles, else "rmse"; of a density the
+        one of the largest "log_likelihood". It changes no forest. Workers hold a second copy of
+        the trees meanwhile.
     **plan_options
         See :func:`dmondrian.data.make_plan`; ``time``, a column, for a ``delay`` that is a time.
 
@@ -156,7 +169,8 @@ def train(
     Raises
     ------
     DataError
-        Files, columns or rows that cannot be used, or that changed under the run.
+        Files, columns or rows that cannot be used, or that changed under the run; held-out data
+        that are trained on as well, or have labels that the run does not know.
     CheckpointError
         The folder belongs to another job, or its checkpoints are damaged.
     ClusterError
@@ -169,27 +183,57 @@ def train(
     options = attempt_options(checkpoint_every, window, progress, keep)
     if not is_dask(data):
         check_paths(data, IN_MEMORY)
+    held_out = None if validation is None else HeldOutData(validation)
     url = open_store(run if run is not None else tempfile.mkdtemp(prefix="dmondrian-run-")).url
     with ExitStack() as stack:
         connect = Connection(stack, client, n_workers, threads)
         if is_dask(data):
             data, target = stage(connect(), data, target, url)
         run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
-        opened, plan = prepare_run(estimator, data, target, url, run_options, plan_options, on_plan)
-        return bring_to_end(opened, plan, options, connect)
+        check = checks_of(held_out, on_plan)
+        opened, plan = prepare_run(estimator, data, target, url, run_options, plan_options, check)
+        return bring_to_end(opened, plan, options, connect, held_out)
+
+
+def checks_of(
+    held_out: HeldOutData | None, on_plan: Callable[[Plan], object] | None
+) -> Callable[[Plan], object] | None:
+    """Return what is called with the plan of a run before its folder is created."""
+    if held_out is None:
+        return on_plan
+
+    def check(plan: Plan) -> None:
+        held_out.check(plan)
+        if on_plan is not None:
+            on_plan(plan)
+
+    return check
 
 
 def bring_to_end(
-    run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], Client]
+    run: Run,
+    plan: Plan,
+    options: AttemptOptions,
+    connect: Callable[[], Client],
+    held_out: HeldOutData | None = None,
 ) -> TrainedRun:
-    """Finish a run and then its parts, over the same stream."""
+    """Finish a run and then its parts, over the same stream; evaluate checkpoints meanwhile.
+
+    Those of a run with parts are not the model: of these the last one is evaluated, at the end.
+    """
+    validation = validation_of(run, None if held_out is None else held_out.plan)
     if parts_of(run):  # checkpoints of run and parts are one model, at equal positions
         options = replace(options, keep=None)
+    else:
+        options = replace(options, validation=validation)
     attempts = [finish(one, plan, options, connect) for one in (run, *parts_of(run))]
+    if validation is not None:
+        validation.catch_up(connect)
     summary = dict(attempts[0].summary)
     for other in (attempt.summary for attempt in attempts[1:]):
         for name in ("rows", "seconds", "checkpoints", "recoveries", "rows_replayed"):
             summary[name] += other[name]
         summary["workers"] = max(summary["workers"], other["workers"])
     summary |= attempts[0].rows_so_far
-    return TrainedRun(run.url, plan, attempts[0].metrics, summary)
+    known = {} if validation is None else validation.report()
+    return TrainedRun(run.url, plan, attempts[0].metrics, summary, known)
