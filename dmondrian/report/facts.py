@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dmondrian.checkpoint import Manifest, Run, known_trees, peek_blobs
+from dmondrian.checkpoint.held_out import HeldOutRecord, read_record
 from dmondrian.checkpoint.lease import Holder, holders
 from dmondrian.checkpoint.stored_trees import model_blobs
 from dmondrian.data import Plan, Schema, stored_plan
@@ -43,6 +44,8 @@ class Facts:
     no_importances: str | None = None  # why there are none
     growth: list[tuple[int, int, int]] = field(default_factory=list)  # rows, nodes, bytes stored
     holders: list[Holder] = field(default_factory=list)  # attempts, in order
+    held_out: HeldOutRecord | None = None
+    best: int | None = None  # position of the best checkpoint by held-out data
 
     @property
     def is_working(self) -> bool:
@@ -92,6 +95,9 @@ def gather(url: str) -> Facts:
         facts.schema = Schema.from_json(run.run_json["schema"])
     if run.run_json.get("plan") is not None:
         facts.plan = _plan(run)
+    facts.held_out = read_record(run.store)
+    if facts.held_out is not None and (best := facts.held_out.best(run.manifests())) is not None:
+        facts.best = best.position
     if manifest is None:
         return facts
     facts.counts = read_counts(manifest.metrics) if manifest.metrics.get("counts") else {}

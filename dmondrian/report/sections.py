@@ -14,6 +14,7 @@ import numpy as np
 from markupsafe import Markup
 
 from dmondrian._text.wording import counted, size
+from dmondrian.checkpoint.held_out import HeldOutRecord
 from dmondrian.distributed.cluster.progress import clock
 from dmondrian.distributed.metrics.age_curve import BOOSTED, FOREVER, span_of_ages
 from dmondrian.distributed.metrics.baselines import BASELINE_NAMES
@@ -99,11 +100,29 @@ def _about(facts: Facts) -> list[tuple[str, str]]:
     elif schema is not None and schema.target_range is not None:
         low, high = schema.target_range
         found.append(("target", f"{number(low)} to {number(high)}"))
+    if facts.held_out is not None and facts.held_out.evaluated:
+        found.append(("held out", _held_out(facts, facts.held_out)))
     if versions := facts.run_json.get("created_by"):
         found.append(
             ("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))
         )
     return found
+
+
+def _held_out(facts: Facts, record: HeldOutRecord) -> str:
+    """Return the loss on held-out rows of the newest checkpoint, and of the best."""
+    newest = record.evaluated[-1]
+    shown = [newest, *(one for one in record.evaluated if one.position == facts.best)]
+    texts = []
+    for one, what in zip(shown, ("", "the best, "), strict=False):
+        if one is newest and what:
+            texts[0] += ", the best"
+            break
+        value = one.metrics.get(one.loss)
+        known = "not finite" if value is None else metric(value)
+        loss = one.loss.replace("_", " ")
+        texts.append(f"{what}{loss} {known} at row {one.position:,}")
+    return f"{counted(record.n_rows, 'row')}: {'; '.join(texts)}"
 
 
 def _moment(seconds: float) -> str:

@@ -316,6 +316,13 @@ def test_paths_of_following_are_those_of_the_job_file(tmp_path):
     }
 
 
+def test_the_path_of_held_out_data_is_that_of_the_job_file(tmp_path):
+    assert read_job(write(tmp_path, GOOD)).validation is None
+    job = read_job(write(tmp_path, f'{GOOD}\n[validation]\npath = "later.parquet"\n'))
+    assert job.validation == str(tmp_path / "later.parquet")
+    assert "[validation] path is missing" in refusal(tmp_path, f"{GOOD}\n[validation]\n")
+
+
 @pytest.mark.parametrize("override", ["workers=2", "cluster.workers", "=2", ".a=1", "cluster.=1"])
 def test_overrides_of_another_form_are_refused(tmp_path, override):
     assert "expected table.key=value" in refusal(tmp_path, GOOD, override)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from dmondrian import AMFRegressor, DataError, MondrianDensity
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.held_out import NAME, read_record
 from dmondrian.checkpoint.pruning import prune
+from dmondrian.data import read_blocks
 from dmondrian.distributed import Progress, TrainedRun, evaluate, train
 from dmondrian.distributed.training import validation
 from dmondrian.errors import CheckpointError, SchemaError
-from tests.distributed.conftest import ADULT, COLUMNS, ROWS, Fit, digests
+from tests.distributed.conftest import ADULT, COLUMNS, ROWS, Fit, digests, forest
 
 POSITIONS = [1000, 2000, 3000, 4000, 5000, 6000]
 
@@ -37,8 +39,6 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def validated(
     adult: Path, held: Path, client: Client, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[TrainedRun, list[Progress]]:
-    from tests.distributed.conftest import forest
-
     seen: list[Progress] = []
     run = train(
         forest(), adult, target="income", run=tmp_path_factory.mktemp("held") / "run",
@@ -86,14 +86,12 @@ def test_best_is_the_checkpoint_of_the_least_loss_wherever_a_position_is_taken(
     assert Run.open(f"{run.run_url}@best").position == best
     loss = evaluate(f"{run.run_url}@best", held, client=client)["log_loss"]
     assert loss == found[best]["log_loss"]
-    X = pd_rows(run)
+    X = first_rows(run)
     at_best, there = (dmondrian.load(f"{run.run_url}@{at}") for at in ("best", best))
     assert (at_best.predict_proba(X) == there.predict_proba(X)).all()
 
 
-def pd_rows(run: TrainedRun) -> Any:
-    from dmondrian.data import read_blocks
-
+def first_rows(run: TrainedRun) -> Any:
     return read_blocks(run.plan, run.plan.blocks[:1]).X
 
 
@@ -145,24 +143,27 @@ def test_a_finished_run_is_evaluated_at_its_end_and_by_other_data_anew(
     assert list(checkpoints_of(other)) == [6000]
 
 
-def test_the_best_stays_where_old_checkpoints_go(fit: Fit, held: Path, client: Client) -> None:
-    # Held-out labels turned round: the forest that has learned least is best.
-    turned = held.parent / "turned.parquet"
-    table = pq.read_table(held)
+def test_the_best_stays_where_old_checkpoints_go(
+    fit: Fit, adult: Path, held: Path, client: Client, tmp_path: Path
+) -> None:
+    # From the middle on labels are turned round: what was learned before is best, and old.
+    table = pq.read_table(adult / "part-1.parquet")
     other = {"<=50K": ">50K", ">50K": "<=50K"}
     label = pa.array([other[one] for one in table["income"].to_pylist()])
-    pq.write_table(table.set_column(COLUMNS.index("income"), "income", label), turned)
-    run = fit(validation=turned, keep=2)
+    turned = tmp_path / "turned.parquet"
+    table = table.set_column(COLUMNS.index("income"), "income", label)
+    pq.write_table(table, turned, row_group_size=500)
+    run = fit(data=[adult / "part-0.parquet", turned], validation=held, keep=2)
     best = run.held_out["best"]
-    there = Run.open(run.run_url).manifests()
     losses = {position: one["log_loss"] for position, one in checkpoints_of(run).items()}
+    assert list(losses) == POSITIONS  # what is known of those that are gone stays known
     assert best == min(losses, key=lambda position: losses[position])
     assert best < 5000
-    assert there == [best, 5000, 6000]
-    assert len(losses) == 6  # what is known of those that are gone stays known
+    assert Run.open(run.run_url).manifests() == [best, 5000, 6000]
     prune(Run.open(run.run_url), 1)
     assert Run.open(run.run_url).manifests() == [best, 6000]
-    evaluate(f"{run.run_url}@best", turned, client=client)  # all of it is there
+    again = evaluate(f"{run.run_url}@best", held, client=client)  # all of it is there
+    assert again["log_loss"] == losses[best]
 
 
 def test_a_stop_gives_an_evaluation_up_and_the_next_call_begins_it_again(
@@ -180,8 +181,6 @@ def test_a_stop_gives_an_evaluation_up_and_the_next_call_begins_it_again(
 
     def interrupt(progress: Progress) -> None:
         if blocked.is_set():
-            import signal
-
             blocked.clear()
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -254,7 +253,7 @@ def test_a_damaged_record_is_made_again(fit: Fit, held: Path, tmp_path: Path) ->
 def test_numbers_are_ranked_by_rmse_and_densities_by_likelihood(
     fit: Fit, adult: Path, held: Path
 ) -> None:
-    plain = AMFRegressor(n_estimators=3, random_state=1, feature_scales=None, alpha=0.25)
+    plain = AMFRegressor(n_estimators=3, random_state=1, feature_scales=None)
     run = fit(
         "numbers", estimator=plain, target="age", data=adult / "part-0.parquet", validation=held
     )

@@ -1,0 +1,102 @@
+"""Held-out data of a job file, from the command line: trained, followed, described, reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.command import ADULT, call, events, train_words
+
+ROWS, HELD = 6000, 500
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("held-out")
+    table = pq.read_table(ADULT / "part-0000-train.parquet")
+    (made / "data").mkdir()
+    pq.write_table(table.slice(0, ROWS), made / "data/a.parquet", row_group_size=500)
+    pq.write_table(table.slice(ROWS, HELD), made / "held.parquet")
+    return made
+
+
+def words(folder: Path, shared: str, run: str, held: str = "held.parquet") -> list[str]:
+    return train_words(
+        folder / run,
+        f"data.path={folder / 'data'}",
+        f"validation.path={folder / held}",
+        f"cluster.scheduler={shared}",
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path, shared: str) -> list[dict[str, Any]]:
+    return events(call(*words(folder, shared, "run"), "--json")[0])
+
+
+def test_events_tell_each_checkpoint_apart_from_progressive_metrics(
+    trained: list[dict[str, Any]],
+) -> None:
+    told = [event for event in trained if event["event"] == "held_out"]
+    assert [event["position"] for event in told] == [2000, 4000, 6000]
+    end = next(event for event in trained if event["event"] == "trained")
+    assert [one["position"] for one in end["held_out"]["checkpoints"]] == [2000, 4000, 6000]
+    for event, one in zip(told, end["held_out"]["checkpoints"], strict=True):
+        assert {"position": event["position"], **event["metrics"]} == one
+    assert end["metrics"]["rows"] == ROWS
+    assert end["metrics"]["log_loss"] != end["held_out"]["checkpoints"][-1]["log_loss"]
+
+
+def test_describe_and_report_name_the_newest_and_the_best(
+    trained: list[dict[str, Any]], folder: Path, tmp_path: Path
+) -> None:
+    end = next(event for event in trained if event["event"] == "trained")
+    newest, best = end["held_out"]["checkpoints"][-1], end["held_out"]["best"]
+    stdout, _ = call("describe", folder / "run")
+    assert "held-out metrics (500 rows in 1 file):" in stdout
+    assert f"{newest['log_loss']:.4f}" in stdout.partition("held-out metrics")[2]
+    assert f"at row {best:,}, @best" in stdout
+    (facts,) = events(call("describe", folder / "run@best", "--json")[0])
+    assert facts["rows"] == best
+    assert facts["held_out"] == end["held_out"]
+    call("report", folder / "run", "-o", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert f"log loss {newest['log_loss']:.4f} at row 6,000" in page
+
+
+def test_best_is_scored_evaluated_and_exported(
+    trained: list[dict[str, Any]], folder: Path, tmp_path: Path
+) -> None:
+    best = trained[-1]["held_out"]["best"]
+    held = folder / "held.parquet"
+    of_best = events(call("evaluate", folder / "run@best", held, "--json")[0])[-1]["metrics"]
+    of_row = events(call("evaluate", folder / f"run@{best}", held, "--json")[0])[-1]["metrics"]
+    assert of_best == of_row
+    for name in ("best", best):
+        call("score", folder / f"run@{name}", held, tmp_path / f"{name}")
+        call("export", folder / f"run@{name}", "-o", tmp_path / f"{name}.onnx")
+    for file in ("{}.onnx", "{}/_manifest.json"):
+        there = [(tmp_path / file.format(name)).read_bytes() for name in ("best", best)]
+        assert there[0] == there[1]
+
+
+def test_rows_that_are_trained_on_are_refused_by_train_and_follow(
+    folder: Path, shared: str
+) -> None:
+    wrong = words(folder, shared, "wrong", "data/a.parquet")
+    for command in (wrong, ["follow", *wrong[1:], "--once"]):
+        _, stderr = call(*command, code=3)
+        assert "of the held-out data is trained on as well" in stderr
+    assert not (folder / "wrong/run.json").exists()
+
+
+def test_follow_evaluates_what_it_learned(folder: Path, shared: str) -> None:
+    words_ = words(folder, shared, "followed")
+    stdout, _ = call("follow", *words_[1:], "--once", "--json")
+    told = [event for event in events(stdout) if event["event"] == "held_out"]
+    assert [event["position"] for event in told] == [2000, 4000, 6000]
+    stdout, _ = call("follow", *words_[1:], "--once", "--json")
+    assert "held_out" not in [event["event"] for event in events(stdout)]
