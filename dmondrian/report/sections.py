@@ -113,7 +113,7 @@ def _held_out(facts: Facts, record: HeldOutRecord) -> str:
     """Return the loss on held-out rows of the newest checkpoint, and of the best."""
     newest = record.evaluated[-1]
     shown = [newest, *(one for one in record.evaluated if one.position == facts.best)]
-    texts = []
+    texts: list[str] = []
     for one, what in zip(shown, ("", "the best, "), strict=False):
         if one is newest and what:
             texts[0] += ", the best"

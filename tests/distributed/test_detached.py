@@ -16,6 +16,7 @@ import pytest
 from distributed import Client
 
 from dmondrian.checkpoint import Run, document, jobs
+from dmondrian.checkpoint.held_out import read_record
 from dmondrian.checkpoint.lease import ask_to_stop, holder_of
 from dmondrian.cli.output import Output
 from dmondrian.cli.watch import follow
@@ -76,12 +77,17 @@ def expected(rows: Path, two_processes: Client, tmp_path_factory: pytest.TempPat
 def test_two_jobs_and_their_scores_end_beside_each_other(
     pair: Client, rows: Path, tmp_path: Path, expected: Any
 ) -> None:
-    for name in "ab":
+    held = tmp_path / "held.parquet"
+    pq.write_table(pq.read_table(ADULT, columns=COLUMNS).slice(15_000, 300), held)
+    for name, validation in (("a", None), ("b", held)):
         wanted = {"data": str(rows), "out": str(tmp_path / f"scores-{name}")}
-        submitted(pair, rows, tmp_path / name, score=wanted)
+        submitted(pair, rows, tmp_path / name, score=wanted, validation=validation)
     for name in "ab":
         wait_until(lambda name=name: (tmp_path / f"scores-{name}" / "_manifest.json").exists())
         assert digests(tmp_path / name) == expected
+    evaluated = read_record(Run.open(tmp_path / "b").store)
+    assert evaluated is not None
+    assert [one.position for one in evaluated.evaluated] == Run.open(tmp_path / "b").manifests()
     assert pair.scheduler is not None  # it is open
     ask = pair.scheduler.who_has
     wait_until(lambda: not pair.sync(ask, callback_timeout=PATIENCE))

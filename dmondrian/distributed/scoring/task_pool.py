@@ -19,7 +19,7 @@ from distributed import Client, Future
 from dmondrian.distributed.cluster.events import Events
 from dmondrian.distributed.cluster.results import FinishedTask, ResultQueue
 from dmondrian.distributed.cluster.workers import Workers
-from dmondrian.distributed.training.lost_workers import LostWorkers
+from dmondrian.distributed.worker.lost_workers import LostWorkers
 from dmondrian.errors import ClusterError, DMondrianError, StoreError
 
 TRIES = 4

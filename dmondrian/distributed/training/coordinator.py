@@ -34,11 +34,11 @@ from dmondrian.distributed.training.checkpoint_schedule import (
     CheckpointSchedule,
 )
 from dmondrian.distributed.training.ledger import Ledger, Saved
-from dmondrian.distributed.training.lost_workers import LostWorkers
 from dmondrian.distributed.training.order_sizes import OrderSizes
 from dmondrian.distributed.training.shard_places import ShardPlaces
 from dmondrian.distributed.training.shard_state import Limits, SentBundle, ShardState
 from dmondrian.distributed.training.validation import Validation
+from dmondrian.distributed.worker.lost_workers import LostWorkers
 from dmondrian.distributed.worker.messages import (
     DAMAGED,
     DIRTY,

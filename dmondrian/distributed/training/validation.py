@@ -93,7 +93,7 @@ class HeldOutData:
             raise DataError(
                 f"validation: {counted(len(common), 'file')} of the held-out data "
                 f"{'is' if len(common) == 1 else 'are'} trained on as well ({named}): a loss on "
-                "rows that were learned says nothing of others; hold out other files"
+                "learned rows is no measure for others; hold out other files"
             )
 
 
@@ -241,7 +241,7 @@ class Validation:
             self._found = Evaluated(position, n_trees, plain_metrics(metrics))
         except _StoppedError:
             pass
-        except Exception as error:  # noqa: BLE001 - said by `look`; it must not end the training
+        except Exception as error:  # noqa: BLE001 - reported by `look`; must not end the training
             self._found = None if self._is_asked_to_stop else error
 
     def _go_on(self) -> None:

@@ -13,15 +13,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from dmondrian.distributed.cluster.events import Events, counted, listed
 from dmondrian.distributed.cluster.workers import Workers
-from dmondrian.distributed.training.shard_state import ShardState
 from dmondrian.distributed.worker.messages import DIRTY, LOST, Answer
 
 _QUIET = 60.0  # seconds for which a failure is not reported again
 _SAFE = "what is saved is safe, and the same command goes on from there"
 _IDLE = "it held no shard"
+
+
+class HeldShard(Protocol):
+    """What is reported of a shard."""
+
+    @property
+    def shard(self) -> int:
+        """Its number."""
+
+    @property
+    def address(self) -> str | None:
+        """Its worker."""
+
+    @property
+    def base(self) -> int:
+        """Unit after its saved state."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its worker holds it."""
 
 
 class LostWorkers:
@@ -30,7 +50,7 @@ class LostWorkers:
     Parameters
     ----------
     workers : Workers
-    states : sequence of ShardState
+    states : sequence of HeldShard
         Of all shards; empty if tasks are bound to no worker.
     row : callable
         Returns the position at which a unit begins.
@@ -42,7 +62,7 @@ class LostWorkers:
     def __init__(
         self,
         workers: Workers,
-        states: Sequence[ShardState],
+        states: Sequence[HeldShard],
         row: Callable[[int], int],
         events: Events,
         idle: str = _IDLE,
@@ -161,7 +181,7 @@ class LostWorkers:
             worker=address, workers=n, shards=shards,
         )  # fmt: skip
 
-    def restored(self, state: ShardState) -> None:
+    def restored(self, state: HeldShard) -> None:
         """Record that a shard is restored; report when all are."""
         if state.shard in self._restoring:
             self._restoring.discard(state.shard)
@@ -172,7 +192,7 @@ class LostWorkers:
                     is_loss=False, workers=n,
                 )  # fmt: skip
 
-    def failed(self, state: ShardState, answer: Answer, unit: int | None, tries: int) -> None:
+    def failed(self, state: HeldShard, answer: Answer, unit: int | None, tries: int) -> None:
         """Report that an order failed and is sent again."""
         if answer.error is None:
             return
