@@ -52,7 +52,7 @@ def test_checkpoints_that_are_gone_are_not_the_best_and_not_kept_for_ever(
     longer = known.with_one(Evaluated(50, 3, {"log_loss": 0.5}), [20, 50])
     assert [one.position for one in longer.evaluated] == [20, 30, 40, 50]
     again = longer.with_one(Evaluated(20, 4, {"log_loss": 0.9}), [20, 50])
-    assert [(one.position, one.n_trees) for one in again.evaluated][0] == (20, 4)
+    assert (again.evaluated[0].position, again.evaluated[0].n_trees) == (20, 4)
     assert not again.has(20, 3)
 
 
