@@ -255,6 +255,14 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     report.add_argument(
         "-o", "--out", default="report.html", metavar="FILE", help="default: report.html"
     )
+    report.add_argument(
+        "--partial-dependence",
+        type=int,
+        default=0,
+        metavar="N",
+        help="also draw how the mean forecast depends on the N most important columns; loads the "
+        "trees",
+    )
     compare = add("compare", "show what differs between runs, and their metrics side by side")
     compare.add_argument("runs", nargs="+", metavar="RUN", help=f"two or more; {_MODEL_HELP}")
     compare.add_argument(

@@ -15,7 +15,9 @@ def report(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian report --help`."""
     from dmondrian.report import write_report
 
-    file = write_report(arguments.model, arguments.out)
+    file = write_report(
+        arguments.model, arguments.out, partial_dependence=arguments.partial_dependence
+    )
     values = {"run": arguments.model, "out": str(file), "bytes": file.stat().st_size}
     output.event("reported", values)
     output.text(f"{file}: {size(values['bytes'])}; it opens in any browser, without a network")

@@ -1,10 +1,13 @@
-"""Export of forests to other programs: ONNX models, and plain trees for SHAP values.
+"""Export of forests to other programs: ONNX models, plain trees for SHAP values.
+
+Beside these what follows from plain trees alone: partial dependence.
 
 Relies on fitted estimators and runs. Promises models that predict as the forest does, or an error
 with the reason why a forest cannot be exported.
 """
 
 from dmondrian.export.onnx import to_onnx
+from dmondrian.export.tree_dependence import partial_dependence
 from dmondrian.export.plain_trees import shap_trees
 
-__all__ = ["shap_trees", "to_onnx"]
+__all__ = ["partial_dependence", "shap_trees", "to_onnx"]

@@ -7,7 +7,7 @@ run does not have is None or empty, and the page states it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,8 @@ class Facts:
     calibrated: str | None = None  # how, in words
     importances: list[tuple[str, float]] = field(default_factory=list)  # by column, largest first
     no_importances: str | None = None  # why there are none
+    # of forecasts on columns, or why there is none; None where it was not asked for
+    dependence: tuple[Sequence[Any], str] | None = None
     growth: list[tuple[int, int, int]] = field(default_factory=list)  # rows, nodes, bytes stored
     holders: list[Holder] = field(default_factory=list)  # attempts, in order
     held_out: HeldOutRecord | None = None

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from dmondrian import __version__
 from dmondrian._atomic_write import check_whole, write_whole
+from dmondrian.errors import ParameterError
 from dmondrian.report import sections
+from dmondrian.report.column_dependence import dependence, find_dependence
 from dmondrian.report.facts import Facts, gather
 from dmondrian.report.rendering import render
 
@@ -21,6 +23,7 @@ _SECTIONS: tuple[tuple[str, Callable[[Facts], str]], ...] = (
     ("Learning curve", sections.learning),
     ("Forecasts", sections.outcomes),
     ("Importances", sections.importance),
+    ("Partial dependence", dependence),
     ("Columns", sections.inputs),
     ("Work", sections.work),
     ("Train it again", sections.reproduce),
@@ -31,7 +34,9 @@ _FOLDED = ("Work", "Train it again")  # opened by a click, and found by the brow
 KIND = "a report", b"<!doctype html>"  # what the first bytes of a report are
 
 
-def write_report(run: str | PathLike[str], out: str | PathLike[str]) -> Path:
+def write_report(
+    run: str | PathLike[str], out: str | PathLike[str], *, partial_dependence: int = 0
+) -> Path:
     """Write a run, finished or in progress, as a page of one file.
 
     Parameters
@@ -40,6 +45,10 @@ def write_report(run: str | PathLike[str], out: str | PathLike[str]) -> Path:
         Run folder or URL, or what ``save`` wrote; ``@position`` picks a checkpoint.
     out : str or path
         The file to write.
+    partial_dependence : int, default=0
+        Columns, the most important ones, of which the page draws how the mean forecast depends on
+        them: see :func:`dmondrian.export.partial_dependence`. More than 0 loads the trees, which
+        the rest of the page does not read.
 
     Returns
     -------
@@ -51,10 +60,15 @@ def write_report(run: str | PathLike[str], out: str | PathLike[str]) -> Path:
     CheckpointError
         There is no run, or its newest checkpoint is damaged.
     ParameterError
-        The file cannot be written, or is there and no report.
+        The file cannot be written, or is there and no report; or a negative number of columns.
     """
+    if partial_dependence < 0:
+        raise ParameterError(f"partial_dependence is {partial_dependence}; expected 0 or more")
     check_whole(out, *KIND)
-    text = page(gather(str(run)))
+    facts = gather(str(run))
+    if partial_dependence:
+        facts.dependence = find_dependence(facts, partial_dependence)
+    text = page(facts)
     # Paths may hold bytes that are no text, which Python keeps as characters of no encoding.
     return write_whole(out, text.encode(errors="backslashreplace"), *KIND)
 
