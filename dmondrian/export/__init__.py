@@ -7,7 +7,7 @@ with the reason why a forest cannot be exported.
 """
 
 from dmondrian.export.onnx import to_onnx
-from dmondrian.export.tree_dependence import partial_dependence
 from dmondrian.export.plain_trees import shap_trees
+from dmondrian.export.tree_dependence import partial_dependence
 
 __all__ = ["partial_dependence", "shap_trees", "to_onnx"]

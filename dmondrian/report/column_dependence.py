@@ -22,7 +22,7 @@ from markupsafe import Markup
 from dmondrian.data import Column, Schema
 from dmondrian.data.encode import encode_features
 from dmondrian.errors import ParameterError
-from dmondrian.report.charts import Line, bar_chart, line_chart
+from dmondrian.report.charts import Line, bar_chart, line_chart, shortened
 from dmondrian.report.facts import Facts
 from dmondrian.report.number_format import metric, number, percent
 from dmondrian.report.rendering import Figure, render
@@ -57,8 +57,8 @@ def find_dependence(facts: Facts, n_columns: int) -> tuple[list[Dependence], str
     if str(facts.run_json.get("algorithm")).startswith("generalized"):
         return [], "the trees of a generalised forest add up on the scale of its loss alone"
     from dmondrian.estimators.load import load_estimator  # what follows loads Numba
-    from dmondrian.export.tree_dependence import dependence_of
     from dmondrian.export.plain_trees import plain_trees
+    from dmondrian.export.tree_dependence import dependence_of
 
     try:
         trees = plain_trees(load_estimator(facts.name))
@@ -116,14 +116,16 @@ def dependence(facts: Facts) -> Markup:
     figures, missing = [], []
     for one in found:
         lines = {classes[k] if classes else what: one.means[:, k].tolist() for k in places}
-        name = one.column.name
+        name, n_more = one.column.name, len(one.column.levels) - len(one.values)
+        if one.column.kind == "category" and n_more > 0:
+            name += f" (of {len(one.column.levels):,} levels the first {len(one.values)})"
         form = percent if classes else metric
         if one.missing is not None:
             means = ", ".join(
                 f"{classes[k]} {form(float(one.missing[k]))}" if len(places) > 1 else
                 form(float(one.missing[k])) for k in places
             )  # fmt: skip
-            missing.append((name, means))
+            missing.append((one.column.name, means))
         if one.column.kind != "category":
             figures.append(_line_figure(one, lines, what, form if classes else number))
         elif len(places) == 1 and float(one.means[:, places].min()) >= 0.0:
@@ -166,7 +168,7 @@ def _line_figure(
     ]
     x_form = _date if one.column.kind == "time" else number
     label = f"{what} against {one.column.name}"
-    chart = line_chart(drawn, "", x_form, form, label=label)
+    chart = line_chart(drawn, shortened([one.column.name], 40)[0], x_form, form, label=label)
     return Figure(one.column.name, chart, tuple(lines) if len(lines) > 1 else ())
 
 

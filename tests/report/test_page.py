@@ -54,7 +54,8 @@ def chromium(tmp_path_factory) -> Iterator[Page]:
 @pytest.mark.parametrize("width", [1280, 360])
 @pytest.mark.parametrize("name", ["classified", "of_numbers", "density", "kernel"])
 def test_a_browser_shows_all_of_it(request, chromium, tmp_path, name, width, is_dark) -> None:
-    file = page_of(request.getfixturevalue(name), tmp_path)
+    run = request.getfixturevalue(name).run_url
+    file = write_report(run, tmp_path / "page.html", partial_dependence=9)
     chromium.complaints.clear()
     chromium.requests.clear()
     chromium.open(file, width, is_dark=is_dark)

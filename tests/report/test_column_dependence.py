@@ -1,0 +1,122 @@
+"""Partial dependence of columns of a run: the forest's, at values encoded as the run does."""
+
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dmondrian import AMFClassifier, ParameterError, load
+from dmondrian.distributed import TrainedRun, train
+from dmondrian.export import partial_dependence
+from dmondrian.frames import FrameModel
+from dmondrian.report import write_report
+from dmondrian.report.column_dependence import find_dependence, values_of
+from dmondrian.report.facts import gather
+from tests.cli.command import call
+
+
+@pytest.fixture(scope="module")
+def product(client, tmp_path_factory) -> tuple[TrainedRun, pa.Table]:
+    """Rows that are a product of a category, a number with nulls, a time and a whole number."""
+    folder = tmp_path_factory.mktemp("product")
+    day = datetime.datetime(2024, 1, 1)
+    rows = [
+        {"kind": kind, "x": x, "when": day + datetime.timedelta(days=days, hours=days), "n": n}
+        for kind in ("a", "b", "c") for x in (None, 0.0, 0.5, 2.0) for days in (0, 3, 9)
+        for n in (1, 2, 4)
+    ]  # fmt: skip
+    order = np.random.default_rng(0).permutation(len(rows))
+    late = day + datetime.timedelta(days=4)
+    labels = ["low" if (row["x"] or 0.0) < 0.4 else "late" if row["when"] > late
+              else "b" if row["kind"] == "b" else str(row["n"]) for row in rows]  # fmt: skip
+    table = pa.Table.from_pylist(rows).append_column("y", pa.array(labels)).take(order)
+    pq.write_table(table, folder / "rows.parquet")
+    forest = AMFClassifier(3, random_state=0, calibrate=False)
+    run = train(
+        forest, folder / "rows.parquet", target="y", run=folder / "run", client=client
+    )  # fmt: skip
+    return run, table.drop_columns(["y"])
+
+
+def test_it_is_the_mean_prediction_of_rows_with_the_column_set(product) -> None:
+    run, table = product
+    model = FrameModel(run.run_url)
+    found, reason = find_dependence(gather(run.run_url), 10)
+    assert reason == ""
+    assert {one.column.name for one in found} == {"kind", "x", "when", "n"}
+
+    def mean(name: str, value: object) -> np.ndarray:
+        at = table.column_names.index(name)
+        fixed = pa.array([value] * len(table), table.schema.field(name).type)
+        return np.asarray(model.predict_proba(table.set_column(at, name, fixed))).mean(axis=0)
+
+    for one in found:
+        name = one.column.name
+        values = one.values
+        if name == "when":
+            values = [datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=v)
+                      for v in values]  # fmt: skip
+        if name == "n":
+            assert values == [1.0, 2.0, 3.0, 4.0]
+            values = [int(value) for value in values]
+        wanted = [mean(name, value) for value in values]
+        np.testing.assert_allclose(one.means, wanted, rtol=1e-9, atol=1e-12, err_msg=name)
+        if name == "x":
+            np.testing.assert_allclose(one.missing, mean("x", None), rtol=1e-9)
+            assert len(values) == 33
+        else:
+            assert one.missing is None
+    assert max(np.ptp(one.means, axis=0).max() for one in found) > 0.1
+
+
+def test_the_page_draws_it_where_it_is_asked_for(product, of_numbers, tmp_path) -> None:
+    run, _ = product
+    page = tmp_path / "page.html"
+    assert "Partial dependence" not in write_report(run.run_url, page).read_text()
+    text = write_report(run.run_url, page, partial_dependence=3).read_text()
+    assert "<h2>Partial dependence</h2>" in text
+    found, _ = find_dependence(gather(run.run_url), 3)
+    assert len(found) == 3
+    for one in found:
+        title = "<figcaption>{}<" if one.column.kind != "category" else "<h3>{}<"
+        assert title.format(one.column.name) in text
+    call("report", of_numbers.run_url, "-o", page, "--partial-dependence", "1")
+    text = page.read_text()
+    assert "Mean forecast at values of a column" in text
+    estimator = load(of_numbers.run_url)
+    (one,), _ = find_dependence(gather(of_numbers.run_url), 1)
+    feature = estimator.feature_names_in_.tolist().index(one.column.name)
+    low, high = one.column.lower, one.column.upper
+    places = [[(value - low) / (high - low)] for value in one.values]
+    np.testing.assert_allclose(one.means, partial_dependence(estimator, [feature], places))
+    _, stderr = call("report", run.run_url, "-o", page, "--partial-dependence", "-1", code=2)
+    assert "expected 0 or more" in stderr
+
+
+def test_a_run_that_has_none_gives_the_reason(kernel, density, tmp_path) -> None:
+    reasons = {
+        kernel.run_url: "no split has its own worth",
+        density.run_url: "a density has no labels",
+    }
+    AMFClassifier(1, random_state=0).fit([[0.0], [1.0]], [0, 1]).save(tmp_path / "m")
+    reasons[str(tmp_path / "m")] = "fitted on arrays"
+    for url, reason in reasons.items():
+        found, why = find_dependence(gather(url), 3)
+        assert found == []
+        assert reason in why
+        text = write_report(url, tmp_path / "page.html", partial_dependence=3).read_text()
+        assert f"There is none: {why[:30]}" in text
+    with pytest.raises(ParameterError, match="expected 0 or more"):
+        write_report(kernel.run_url, tmp_path / "page.html", partial_dependence=-1)
+
+
+def test_values_of_a_column_are_of_its_range(classified) -> None:
+    columns = {column.name: column for column in classified.plan.schema.columns}
+    assert values_of(columns["education-num"])[:2] == [1.0, 2.0]
+    gains = values_of(columns["capital-gain"])
+    assert (len(gains), gains[0], gains[-1]) == (33, 0.0, columns["capital-gain"].upper)
+    assert values_of(columns["sex"]) == ["Female", "Male"]
