@@ -13,7 +13,7 @@ It is the mean forecast over rows with S set to v, where S is independent of the
 every cell: exactly so, for rows that are a product of values of S and values of the others. It
 needs no rows, which a run does not keep, and whose files may be gone. Where S depends on others,
 scikit-learn's ``partial_dependence(..., method="brute")`` averages over rows at hand instead, with
-S set to values that do not occur beside theirs: neither says what a change of S would cause.
+S set to values that may not occur beside theirs. Neither is what a change of S would cause.
 
 Shapes: T trees, m nodes of a tree, g values, s features, k outputs.
 """
