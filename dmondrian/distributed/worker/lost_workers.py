@@ -105,12 +105,13 @@ class LostWorkers:
     def _report_workers(self, saved: int | None) -> None:
         workers = self._workers
         now = set(workers.threads)
+        n_left = len(self._known & now)  # one that came at once is reported after
         for address in sorted(self._known - now - workers.unresponsive):
-            self._report_lost(address, saved)
-        for address in sorted(now - self._known) if self._known else ():
+            self._report_lost(address, n_left, saved)
+        for n, address in enumerate(sorted(now - self._known) if self._known else (), n_left + 1):
             self._events.add(
-                "worker_joined", f"worker {address} joined: {counted(len(now), 'worker')} now",
-                is_loss=False, worker=address, workers=len(now),
+                "worker_joined", f"worker {address} joined: {counted(n, 'worker')} now",
+                is_loss=False, worker=address, workers=n,
             )  # fmt: skip
         if now:
             self._is_waiting = False
@@ -145,8 +146,8 @@ class LostWorkers:
             saved=saved,
         )
 
-    def _report_lost(self, address: str, saved: int | None) -> None:
-        workers, n = self._workers, len(self._workers.threads)
+    def _report_lost(self, address: str, n_left: int, saved: int | None) -> None:
+        workers = self._workers
         held = [state for state in self._states if state.address == address]
         shards = [state.shard for state in held]
         self._restoring.update(shards)
@@ -154,18 +155,18 @@ class LostWorkers:
         if shards:
             first = min(self._row(state.base) for state in held)
             what = f"it held {listed('shard', shards)}: restoring from row {first:,}"
-        if n == 0:
+        if not workers.threads:
             self._is_waiting = True
             what += (
                 f"; waiting for a worker for up to {workers.seconds_left:.0f} seconds, then this "
                 f"ends with a ClusterError (exit code 5): {_SAFE}"
             )
-        left = f"{counted(n, 'worker')} left" if n else "none is left"
+        left = f"{counted(n_left, 'worker')} left" if n_left else "none is left"
         is_retired = workers.was_retired(address)
         who = f"worker {address} retired" if is_retired else f"lost worker {address}"
         self._events.add(
             "worker_retired" if is_retired else "worker_lost", f"{who} ({left}); {what}",
-            is_loss=not is_retired, worker=address, workers=n, shards=shards, saved=saved,
+            is_loss=not is_retired, worker=address, workers=n_left, shards=shards, saved=saved,
         )  # fmt: skip
 
     def report_unresponsive(self, address: str, seconds: float) -> None:

@@ -67,7 +67,12 @@ def test_a_killed_worker_is_reported_once_with_what_is_restored(
     fit: Fit, pair: Client, undisturbed: TrainedRun, reported: list[dict[str, Any]]
 ) -> None:
     address, pid = min(pair.run(os.getpid).items())
-    run = fit(client=pair, progress=Once(lambda: os.kill(pid, signal.SIGKILL)))
+
+    def replaced() -> None:
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: len(workers := workers_of(pair)) == 2 and address not in workers)
+
+    run = fit(client=pair, progress=Once(replaced))
     assert digests(run) == digests(undisturbed)
     event = only(reported, "worker_lost")
     assert event["level"] == "WARNING"
@@ -76,9 +81,11 @@ def test_a_killed_worker_is_reported_once_with_what_is_restored(
     assert len(event["shards"]) == 3
     assert re.match(r"\d\d:\d\d:\d\d lost worker tcp://.* \(1 worker left\)", event["text"])
     assert f"it held {listed('shard', event['shards'])}: restoring from row" in event["text"]
-    assert only(reported, "restored")["workers"] in (1, 2)  # its nanny may have been quick
+    assert only(reported, "restored")["workers"] in (1, 2)  # the run may be at its end before
+    joined = [event["workers"] for event in reported if event["event"] == "worker_joined"]
+    assert joined in ([], [2])
     kinds = [event["event"] for event in reported]
-    assert kinds.index("worker_lost") < kinds.index("restored")
+    assert kinds[0] == "worker_lost"
     holder = holder_of(Run.open(run.run_url).store)
     assert holder is not None
     assert holder.beat is not None
