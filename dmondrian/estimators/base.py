@@ -418,15 +418,29 @@ class BaseForest(BaseEstimator):
             from dmondrian.estimators.frame_columns import with_numbers  # loads PyArrow
 
             data = with_numbers(data[0], columns), *data[1:]
-        return validate_data(
-            checking,
-            *data,
-            dtype=np.float32,
-            order="C",
-            reset=reset,
-            ensure_all_finite=finite,
-            **options,
-        )
+        try:
+            return validate_data(
+                checking,
+                *data,
+                dtype=np.float32,
+                order="C",
+                reset=reset,
+                ensure_all_finite=finite,
+                **options,
+            )
+        except ValueError as error:
+            if "Input X contains NaN" not in str(error):
+                raise
+            raise self._error_of_missing_values() from None
+
+    def _error_of_missing_values(self) -> ParameterError:
+        if "missing_values" not in self.get_params(deep=False):
+            hint = "fill them, or leave these rows out"
+        elif self.missing_values == ENCODE:  # set after the first rows
+            hint = "the forest was begun without missing_values='encode': fit it anew"
+        else:
+            hint = "missing_values='encode' learns and forecasts such rows; else fill them"
+        return ParameterError(f"Input X contains NaN, which stands for missing values: {hint}")
 
     def _find_categories(self, X: Any) -> None:
         """Find which columns of the first rows are categories, and their levels."""

@@ -309,11 +309,16 @@ def test_infinite_numbers_and_missing_labels_and_weights_are_refused() -> None:
 
 def test_by_default_they_are_refused() -> None:
     for kind, settings in CASES.values():
-        with pytest.raises(ValueError, match="NaN"):
+        with pytest.raises(ParameterError, match=r"NaN.*: missing_values='encode' learns"):
             kind(**SMALL, **settings).fit(X, labels_of(kind))
     model = AMFClassifier(**SMALL).fit(np.nan_to_num(X), LABELS)
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(ParameterError, match=r"NaN.*: missing_values='encode' learns"):
         model.predict(X[5:6])
+    model.missing_values = "encode"
+    with pytest.raises(ParameterError, match="begun without missing_values='encode'"):
+        model.predict(X[5:6])
+    with pytest.raises(ParameterError, match=r"NaN.*: fill them"):
+        MondrianDensity().fit(X)
     with pytest.raises(ValueError, match="missing_values"):
         AMFClassifier(missing_values="ignore").fit(X, LABELS)
     assert "missing_values" not in {**MondrianDensity().get_params(),
