@@ -7,6 +7,7 @@
     blobs/<sha256>               the shards' states, named by their content
     manifests/<position>.json    the commits; create-only, written last
     attempts/<id>.json           hosts and times, which no other object holds
+    alerts.json                  conditions that hold, alerts raised last; see `raised_alerts`
     validation.json              metrics of checkpoints on held-out data; see `held_out`
     lease/, jobs/                who works on it now, what was handed over; see `lease`, `jobs`
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # Longer lists (hundreds of classes, thousands of checkpoints) are cut in the text, not in --json.
 _SHOWN_ITEMS = 8
+_SHOWN_ALERTS = 5  # that are over
 
 
 def describe(arguments: argparse.Namespace, output: Output) -> int:
@@ -118,6 +119,8 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         is_following = given.get("drift") is not None
         for remark in remarks_on(facts["metrics"], facts["algorithm"], is_following):
             output.remark(remark)
+    if alerts := _alert_lines(facts["alerts"]):
+        output.text("alerts:\n" + _indented(table(alerts)))
     if held_out := held_out_lines(facts["held_out"]):
         output.text(held_out)
     for note in (facts["data"] or {}).get("notes", ()):
@@ -203,6 +206,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "metrics": _metrics(manifest.metrics),
         "counts": _counts(manifest.metrics),
         "held_out": _held_out(run),
+        "alerts": _alerts(run),
         "checkpoints": run.manifests(),
         "parts": [_part(part) for part in parts_of(run)],
     }
@@ -343,6 +347,27 @@ def _held_out(run: Run) -> dict[str, Any]:
 
     record = read_record(run.store)
     return {} if record is None else record.report(run.manifests())
+
+
+def _alerts(run: Run) -> dict[str, Any]:
+    """Return the conditions that hold, and the alerts raised last."""
+    from dmondrian.checkpoint.raised_alerts import read_alerts
+
+    return read_alerts(run.store)
+
+
+def _alert_lines(alerts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the conditions that hold now, and the newest alerts that are over."""
+    on = [(one["when"], one["at"]) for one in alerts["on"]]
+    over = [one for one in alerts["raised"] if (one["when"], one["at"]) not in on]
+    rows = [(one, "holds since") for one in alerts["on"]]
+    rows += [(one, "over; began") for one in over[-_SHOWN_ALERTS:]]
+    lines = []
+    for one, state in rows:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(float(one["at"])))
+        text = f"{state} row {int(one['row']):,}, {at} UTC, at {float(one['value']):.4g}"
+        lines.append((one["when"], text))
+    return lines
 
 
 def _counts(stored: dict[str, Any]) -> dict[str, int]:

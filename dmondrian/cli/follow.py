@@ -71,6 +71,7 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
                 export=job.follow.get("export", ()),
                 progress=output.follow,
                 validation=job.validation,
+                alerts=job.alerts,
                 **options,
                 **cluster,
             )

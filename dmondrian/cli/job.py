@@ -16,13 +16,22 @@ import difflib
 import inspect
 import os
 import tomllib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dmondrian._atomic_write import NO_HOME
-from dmondrian.cli.job_keys import KINDS, REQUIRED_TABLES, TABLES, WITHOUT_TARGET, Key
+from dmondrian.cli.job_keys import (
+    ALGORITHMS,
+    KINDS,
+    REQUIRED_TABLES,
+    TABLES,
+    WITHOUT_TARGET,
+    Key,
+    is_classifier,
+)
 from dmondrian.cli.other_names import algorithm_meant, key_meant
 from dmondrian.cli.tls import KEYS as TLS_KEYS
 from dmondrian.cli.tls import tls_mistakes
@@ -86,6 +95,7 @@ class Job:
     follow: dict[str, Any]
     source: Source
     validation: Any = None  # held-out data
+    alerts: dict[str, Any] | None = None
 
 
 def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job:
@@ -122,6 +132,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
     cluster = tables.get("cluster", {})
     mistakes = list(tls_mistakes(cluster, lambda name: _named(source, "cluster", name)))
     mistakes += _follow_mistakes(tables.get("follow", {}), source)
+    mistakes += _alert_mistakes(tables, source)
     if mistakes:
         raise JobError("\n".join(mistakes))
     return Job(
@@ -133,6 +144,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
         follow=tables.get("follow", {}),
         source=source,
         validation=tables.get("validation", {}).get("path"),
+        alerts=tables.get("alerts"),
     )
 
 
@@ -316,6 +328,34 @@ def _follow_mistakes(keys: dict[str, Any], source: Source) -> Iterable[str]:
                 f"{_named(source, 'follow', name)}: given without {needed}; add it "
                 f"({TABLES['follow'][needed].meaning})"
             )
+
+
+def _alert_mistakes(tables: Mapping[str, Any], source: Source) -> Iterable[str]:
+    """Yield what is wrong with ``[alerts]``."""
+    from dmondrian.distributed.cluster.alerts import check_command, check_url, parse_condition
+
+    keys, algorithm = tables.get("alerts", {}), str(tables["forest"]["algorithm"])
+    task: str | None = "classification" if is_classifier(algorithm) else "regression"
+    task = "density" if algorithm == WITHOUT_TARGET else task
+    task = task if algorithm in ALGORITHMS else None
+    when = keys.get("when", [])
+    checks: list[tuple[str, Callable[[], object]]] = [
+        ("when", partial(parse_condition, text, task))
+        for text in ([when] if isinstance(when, str) else when)
+    ]
+    checks += [("command", partial(check_command, keys["command"]))] if "command" in keys else []
+    checks += [("url", partial(check_url, keys["url"]))] if "url" in keys else []
+    for name, check in checks:
+        try:
+            check()
+        except ParameterError as error:
+            yield f"{_named(source, 'alerts', name)}: {error}"
+    texts = [when] if isinstance(when, str) else when
+    if "validation" not in tables and any("_held_out" in text for text in texts):
+        yield (
+            f"{_named(source, 'alerts', 'when')}: a condition is about held-out data, and there "
+            "are none; add [validation] path"
+        )
 
 
 def _named(source: Source, table: str, key: str) -> str:

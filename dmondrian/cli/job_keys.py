@@ -74,6 +74,16 @@ TABLES: dict[str, dict[str, Key]] = {
             required=True,
         ),
     },
+    "alerts": {
+        "when": Key(
+            "paths",
+            'conditions, each an alert once it holds: such as "log_loss_window > 0.5"',
+            required=True,
+        ),
+        "command": Key("strings", "a program and its arguments, called with each alert as JSON"),
+        "url": Key("string", "gets each alert as JSON, by POST"),
+        "timeout": Key("integer", "seconds that each call may take (10)", minimum=1),
+    },
     "cluster": {
         "scheduler": Key("string", '"local", an address, or a scheduler file'),
         "workers": Key("integer", "local worker processes", minimum=1),

@@ -48,6 +48,7 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
             progress=output.follow,
             on_plan=None if wanted is None else lambda plan: check_readable(wanted, plan.schema),
             validation=job.validation,
+            alerts=job.alerts,
             **options,
             **cluster,
         )
@@ -88,6 +89,7 @@ def _detach(
             client=cluster["client"],
             score=wanted,
             validation=job.validation,
+            alerts=job.alerts,
             **options,
         )
     output.event("submitted", {"run": url})

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dmondrian.distributed.cluster.events import Event
     from dmondrian.distributed.cluster.progress import Progress
     from dmondrian.distributed.detached import submit
     from dmondrian.distributed.following import Learned, follow
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from dmondrian.distributed.training.train import TrainedRun, train
 
 __all__ = [
+    "Event",
     "Learned",
     "Progress",
     "Scored",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Event": "cluster.events",
     "Learned": "following",
     "Progress": "cluster.progress",
     "Scored": "scoring.score_arrivals",

@@ -17,6 +17,7 @@ from distributed import Client, fire_and_forget, worker_client
 
 from dmondrian.checkpoint import jobs
 from dmondrian.data.paths import check_paths
+from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import connected
 from dmondrian.distributed.scoring.heartbeat import Heartbeat
 from dmondrian.distributed.scoring.preflight import check_readable, check_score_options
@@ -46,6 +47,7 @@ class Job:
     keep: int | None = None
     score: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of `score`
     validation: Any = None  # held-out data
+    alerts: Mapping[str, Any] | None = None
 
 
 def submit(
@@ -63,6 +65,7 @@ def submit(
     window: int | None = None,
     score: Mapping[str, Any] | None = None,
     validation: Any = None,
+    alerts: Mapping[str, Any] | None = None,
     **plan_options: Any,
 ) -> str:
     """Submit a training job to a cluster and return at once.
@@ -77,6 +80,8 @@ def submit(
         Of a cluster that outlives this process.
     validation : str, path or sequence of them, or None
         As in :func:`dmondrian.distributed.train`.
+    alerts : mapping or None
+        As in :func:`dmondrian.distributed.train`; the worker that coordinates calls what they name.
     score : mapping or None
         "data" and "out" of :func:`dmondrian.distributed.score`, and "keep", "details" and
         "memory_limit" if needed, run after training. The data must already exist and have the
@@ -104,13 +109,14 @@ def submit(
     url = open_store(run).url
     run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
     readable = (lambda plan: check_readable(score, plan.schema)) if score else None
-    check = checks_of(None if validation is None else HeldOutData(validation), readable)
+    held_out = None if validation is None else HeldOutData(validation)
+    check = checks_of(held_out, Alerts.of(alerts), readable)
     with connected(client):
         prepare_run(estimator, data, target, url, run_options, plan_options, check)
         id_ = jobs.hand_over(open_store(url))
         job = Job(
             id_, url, estimator, data, target, run_options, plan_options, checkpoint_every, window,
-            keep, dict(score or {}), validation,
+            keep, dict(score or {}), validation, alerts,
         )  # fmt: skip
         future = client.submit(conduct, job, key=f"dmondrian-job-{job.id}", pure=False)
         fire_and_forget(future)
@@ -134,12 +140,12 @@ def conduct(job: Job) -> None:
 
 def _conduct(job: Job, store: Store, client: Client) -> None:
     options = attempt_options(job.checkpoint_every, job.window, None, job.keep)
-    options = replace(options, job=job.id)
+    options = replace(options, job=job.id, alerts=Alerts.of(job.alerts))
     _obey(store, job)
     held_out = None if job.validation is None else HeldOutData(job.validation)
     run, plan = prepare_run(
         job.estimator, job.data, job.target, job.run, dict(job.run_options),
-        dict(job.plan_options), checks_of(held_out, None),
+        dict(job.plan_options), checks_of(held_out, options.alerts),
     )  # fmt: skip
     _obey(store, job)  # settings may have taken long to choose
     bring_to_end(run, plan, options, lambda: client, held_out)

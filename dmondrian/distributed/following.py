@@ -27,11 +27,13 @@ from dmondrian.checkpoint.pruning import prune
 from dmondrian.data import Arrivals, Plan, stored_plan
 from dmondrian.data.make import NoRowsError
 from dmondrian.data.paths import check_paths
+from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import Connection
+from dmondrian.distributed.cluster.events import EventListener, Events
 from dmondrian.distributed.cluster.interrupt import Interrupts
 from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.scoring.score_arrivals import ScoreArrivals, Scored
-from dmondrian.distributed.training.attempt import attempt_options
+from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options
 from dmondrian.distributed.training.run_setup import IN_MEMORY, learned_by_all, prepare_run
 from dmondrian.distributed.training.train import TrainedRun, bring_to_end, checks_of
 from dmondrian.distributed.training.validation import HeldOutData
@@ -98,6 +100,8 @@ def follow(
     window: int | None = None,
     progress: Listener | bool | None = None,
     validation: Any = None,
+    alerts: Mapping[str, Any] | None = None,
+    on_event: EventListener | None = None,
     n_workers: int | None = None,
     threads: int | None = None,
     **plan_options: Any,
@@ -142,6 +146,11 @@ def follow(
         As in :func:`dmondrian.distributed.train`, of the first look.
     validation : str, path or sequence of them, or None
         As in :func:`dmondrian.distributed.train`: held-out data, which do not change meanwhile.
+    alerts : mapping or None
+        As in :func:`dmondrian.distributed.train`; after each look "lag" is known too, see
+        :class:`Learned`.
+    on_event : callable or None
+        As in :func:`dmondrian.distributed.train`.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -160,6 +169,7 @@ def follow(
     """
     _check(interval, keep)
     options = attempt_options(checkpoint_every, window, progress)
+    options = replace(options, alerts=Alerts.of(alerts), on_event=on_event)
     check_paths(data, IN_MEMORY)
     url = open_store(run).url
     exports = [export] if isinstance(export, (str, os.PathLike)) else list(export)
@@ -192,7 +202,7 @@ def follow(
                 try:
                     opened, plan = prepare_run(
                         estimator, data, target, url, run_options, plan_options,
-                        checks_of(held_out, None), now.files,
+                        checks_of(held_out, options.alerts), now.files,
                     )  # fmt: skip
                 except NoRowsError as error:
                     if once:
@@ -211,11 +221,13 @@ def follow(
                     prune(opened, keep)
                 newest, before, options = found, now, replace(options, listener=None)
                 is_exported = is_exported and not found.summary["rows"]
-                if found.summary["rows"] and on_learned is not None:
+                if found.summary["rows"]:
                     seconds = time.monotonic() - began
                     lag = None if now.newest is None else max(0.0, time.time() - now.newest)
                     n_rows = found.plan.n_rows
-                    on_learned(Learned(found.summary["rows"], n_rows, seconds, lag, found))
+                    _look_at_lag(options, lag, n_rows, url)
+                    if on_learned is not None:
+                        on_learned(Learned(found.summary["rows"], n_rows, seconds, lag, found))
             if exports and not is_exported and not is_asked() and _has_model(url):
                 _export(url, exports)
                 is_exported = True
@@ -225,6 +237,14 @@ def follow(
                 break
             _wait(asked, interval)
     return newest
+
+
+def _look_at_lag(options: AttemptOptions, lag: float | None, row: int, url: str) -> None:
+    """Raise alerts on how far the run is behind the newest file."""
+    if options.alerts is not None and lag is not None:
+        events = Events(options.on_event)
+        options.alerts.look({"lag": lag}, row, url, events)
+        options.alerts.close(events)
 
 
 def _check(interval: float, keep: int) -> None:

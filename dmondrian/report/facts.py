@@ -14,6 +14,7 @@ from typing import Any
 from dmondrian.checkpoint import Manifest, Run, known_trees, peek_blobs
 from dmondrian.checkpoint.held_out import HeldOutRecord, read_record
 from dmondrian.checkpoint.lease import Holder, holders
+from dmondrian.checkpoint.raised_alerts import read_alerts
 from dmondrian.checkpoint.stored_trees import model_blobs
 from dmondrian.data import Plan, Schema, stored_plan
 from dmondrian.distributed.metrics.progressive import Progressive, read_counts
@@ -46,6 +47,8 @@ class Facts:
     dependence: tuple[Sequence[Any], str] | None = None
     growth: list[tuple[int, int, int]] = field(default_factory=list)  # rows, nodes, bytes stored
     holders: list[Holder] = field(default_factory=list)  # attempts, in order
+    alerts: list[dict[str, Any]] = field(default_factory=list)  # raised last
+    n_alerts: int = 0  # of conditions that hold
     held_out: HeldOutRecord | None = None
     best: int | None = None  # position of the best checkpoint by held-out data
 
@@ -97,6 +100,8 @@ def gather(url: str) -> Facts:
         facts.schema = Schema.from_json(run.run_json["schema"])
     if run.run_json.get("plan") is not None:
         facts.plan = _plan(run)
+    there = read_alerts(run.store)
+    facts.alerts, facts.n_alerts = there["raised"], len(there["on"])
     facts.held_out = read_record(run.store)
     if facts.held_out is not None and (best := facts.held_out.best(run.manifests())) is not None:
         facts.best = best.position

@@ -100,6 +100,12 @@ def _about(facts: Facts) -> list[tuple[str, str]]:
     elif schema is not None and schema.target_range is not None:
         low, high = schema.target_range
         found.append(("target", f"{number(low)} to {number(high)}"))
+    if facts.alerts:
+        last = facts.alerts[-1]
+        what = f"{last['when']} at row {int(last['row']):,}"
+        texts = [f"{counted(len(facts.alerts), 'alert')}, the last {what}"]
+        texts += [f"{counted(facts.n_alerts, 'condition')} still true"] if facts.n_alerts else []
+        found.append(("alerts", "; ".join(texts)))
     if facts.held_out is not None and facts.held_out.evaluated:
         found.append(("held out", _held_out(facts, facts.held_out)))
     if versions := facts.run_json.get("created_by"):

@@ -2,8 +2,8 @@
 
 Relies on the logger "dmondrian", whose records the command line shows and writes as JSON. Promises
 that each event is logged once, when it happens (WARNING where something was lost or failed, else
-INFO), with its values as the record's ``event``; and to keep the newest for processes that follow
-the run.
+INFO), with its values as the record's ``event``; to keep the newest for processes that follow the
+run; and that a caller's listener is called with each, in the thread that trains.
 """
 
 from __future__ import annotations
@@ -11,19 +11,56 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 _log = logging.getLogger("dmondrian")
 _NAMED = 6  # numbers listed; more are counted
 
 
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a run.
+
+    Attributes
+    ----------
+    kind : str
+        "window": rows were learned, with "row", and "metrics" of the last ones; "checkpoint": one
+        was committed, with "position" and "is_final"; "held_out": it was evaluated on held-out
+        data; "alert", "alert_over" and "alert_failed": of conditions; "resuming", "worker_lost",
+        "worker_joined", "worker_retired", "no_workers", "scheduler_lost", "scheduler_back",
+        "shard_failed", "restored" and "held_out_failed".
+    text : str
+        A line for people.
+    at : float
+        Seconds since the epoch.
+    values : dict
+        More for programs, JSON-able.
+    """
+
+    kind: str
+    text: str
+    at: float
+    values: dict[str, Any]
+
+
+EventListener = Callable[[Event], object]
+
+
 class Events:
-    """The newest events of an attempt."""
+    """The newest events of an attempt.
+
+    Parameters
+    ----------
+    listener : callable or None
+        Called with each :class:`Event`; what it raises ends the attempt.
+    """
 
     most = 20
 
-    def __init__(self) -> None:
+    def __init__(self, listener: EventListener | None = None) -> None:
+        self._listener = listener
         self._kept: deque[dict[str, Any]] = deque(maxlen=self.most)
         self._count = 0
 
@@ -48,6 +85,13 @@ class Events:
         event = {"event": kind, "text": text, "at": at, **values}
         self._kept.append({"number": self._count, **event})
         _log.log(logging.WARNING if is_loss else logging.INFO, "%s", text, extra={"event": event})
+        if self._listener is not None:
+            self._listener(Event(kind, text, at, values))
+
+    def tell(self, kind: str, text: str, **values: Any) -> None:
+        """Call the listener alone: what happens again and again is neither logged nor kept."""
+        if self._listener is not None:
+            self._listener(Event(kind, text, time.time(), values))
 
     def newest(self) -> list[dict[str, Any]]:
         """Return the events that are kept, in order; each has a "number", counted from 1."""

@@ -259,6 +259,11 @@ def listener(progress: Listener | bool | None) -> Listener | None:
     return progress if callable(progress) else None
 
 
+def _end_of(progress: Progress) -> tuple[object, ...]:
+    """Return what may change after the last row was learned."""
+    return progress.rows, progress.durable, progress.held_out.get("position")
+
+
 class ProgressReporter:
     """Calls a listener at most once each `interval` seconds, or at once when asked to."""
 
@@ -278,7 +283,7 @@ class ProgressReporter:
             self._last = moment
             progress, last = make(), self._reported
             is_end = progress.rows == progress.n_rows
-            if is_end and last and (last.rows, last.durable) == (progress.rows, progress.durable):
+            if is_end and last and _end_of(last) == _end_of(progress):
                 return  # the end is reported once
             self._reported = progress
             self._listener(progress)

@@ -22,8 +22,9 @@ from distributed import Client
 from dmondrian.checkpoint import Lease, Manifest, Run
 from dmondrian.checkpoint.pruning import LEAST
 from dmondrian.data import Plan, places_of
+from dmondrian.distributed.cluster.alerts import Alerts, values_of
 from dmondrian.distributed.cluster.client import warm
-from dmondrian.distributed.cluster.events import Events
+from dmondrian.distributed.cluster.events import EventListener, Events, counted
 from dmondrian.distributed.cluster.interrupt import Interrupts
 from dmondrian.distributed.cluster.progress import (
     Listener,
@@ -65,6 +66,8 @@ class AttemptOptions:
     job: str | None = None  # see `Lease.take`
     keep: int | None = None  # newest checkpoints that are kept; None for all
     validation: Validation | None = None  # evaluates checkpoints on held-out data
+    alerts: Alerts | None = None
+    on_event: EventListener | None = None
 
 
 def attempt_options(
@@ -263,7 +266,8 @@ class Attempt:
     def drive(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
         """Run the coordinator to the end; record the attempt in the run folder."""
         _equip(client)
-        timeline, events = Timeline(), Events()
+        timeline, events = Timeline(), Events(self.options.on_event)
+        alerts, url = self.options.alerts, self.run.url
 
         def listen(progress: Progress) -> None:
             timeline.add(progress)
@@ -272,6 +276,17 @@ class Attempt:
             lease.tell(record, timeline.all_points(), events.newest())
             if self.options.listener is not None:
                 self.options.listener(progress)
+            if alerts is not None:
+                alerts.look(values_of(progress), progress.rows, url, events)
+
+        def observe(row: int, progress: Progress) -> None:
+            if progress.window:
+                text = f"the last {counted(int(progress.window['rows']), 'row')} at row {row:,}"
+                events.tell("window", text, row=row, metrics=dict(progress.window))
+            if alerts is not None:
+                alerts.look(values_of(progress), row, url, events)
+
+        is_observed = alerts is not None or self.options.on_event is not None
 
         def begin() -> Coordinator:
             self.ledger = self.open(manifest)
@@ -283,6 +298,7 @@ class Attempt:
                 client, self.run, self.ledger, self.options.interval, self.plan, manifest,
                 self.options.limits, ProgressReporter(listen), lease, events,
                 lambda: _equip(client), self.options.keep, self.options.validation,
+                observe if is_observed else None,
             )  # fmt: skip
 
         coordinator = begin()
@@ -307,6 +323,8 @@ class Attempt:
         finally:
             resumed = 0 if manifest is None else manifest.position
             self._summarise(resumed, time.monotonic() - started, coordinator)
+            if alerts is not None:
+                alerts.close(events)
             lease.end(outcome, failure)
             self._note(began, outcome, failure, coordinator)
         if not is_finished:

@@ -60,6 +60,9 @@ from dmondrian.errors import ClusterError, CorruptError, StoreError
 
 _log = logging.getLogger("dmondrian")
 
+OBSERVED = 1024
+"""Rows after which a run in work is looked at, at the end of the next unit: those of a window."""
+
 _TICK = 0.25  # longest wait for an answer, in seconds
 _HOLD_SECONDS = 5.0  # for workers to return the final positions of their shards
 _FATAL = (errors.DataError, errors.CheckpointError, errors.ParameterError, ClusterError)
@@ -95,6 +98,8 @@ class Coordinator:
         Newest checkpoints that are kept, beside the best one; None for all.
     validation : Validation or None
         Evaluates each checkpoint on held-out data.
+    observe : callable or None
+        Called with a position and the progress there, each time `OBSERVED` rows were settled.
     """
 
     def __init__(
@@ -112,6 +117,7 @@ class Coordinator:
         equip: Callable[[], None],
         keep: int | None = None,
         validation: Validation | None = None,
+        observe: Callable[[int, Progress], None] | None = None,
     ) -> None:
         self.attempt = uuid.uuid4().hex
         self.manifest = manifest
@@ -138,6 +144,7 @@ class Coordinator:
         self._lost_workers = LostWorkers(self._workers, self._states, self._row, events)
         self._equip, self._keep = equip, keep
         self._events, self._validation = events, validation
+        self._observe = observe
         self._results = ResultQueue(client)  # contexts: `SentBundle`
         self._last_answer: dict[str, float] = {}  # by worker: monotonic seconds
         self._marks = {u.index for u in self._units if interval.is_due(u)}
@@ -680,6 +687,9 @@ class Coordinator:
                 break  # a checkpoint would be committed before the last one is evaluated
             unit, saved = self._ledger.settle()
             self._ask_all()
+            is_passed = unit.stop // OBSERVED > unit.start // OBSERVED
+            if self._observe is not None and (is_passed or unit.stop == self._n_rows):
+                self._observe(unit.stop, self.progress())
             if len(saved) == len(self._states):
                 self._commit(unit.stop, saved, self._ledger.summary)
                 if self._stop is not None:
@@ -715,6 +725,9 @@ class Coordinator:
         )
         self.checkpoints += 1
         self.schedule.commit()
+        text = f"saved at row {position:,}"
+        is_final = self.manifest.final
+        self._events.tell("checkpoint", text, position=position, is_final=is_final)
         if self._validation is not None:
             self._validation.begin(position, self._client)
         if self._keep is not None:

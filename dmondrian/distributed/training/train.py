@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +22,9 @@ from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan
 from dmondrian.data.paths import check_paths
+from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import Connection
+from dmondrian.distributed.cluster.events import EventListener, Events
 from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options, finish
 from dmondrian.distributed.training.run_setup import IN_MEMORY, prepare_run
@@ -95,6 +97,8 @@ def train(
     threads: int | None = None,
     on_plan: Callable[[Plan], object] | None = None,
     validation: Any = None,
+    alerts: Mapping[str, Any] | None = None,
+    on_event: EventListener | None = None,
     **plan_options: Any,
 ) -> TrainedRun:
     """Train a forest on a Dask cluster, from Parquet, with checkpoints.
@@ -159,6 +163,17 @@ def train(
         held-out loss: "log_loss" of classes, "pinball" of quantiles, else "rmse"; of a density the
         one of the largest "log_likelihood". It changes no forest. Workers hold a second copy of
         the trees meanwhile.
+    alerts : mapping or None
+        "when", conditions such as ``"log_loss_window > 0.5"``, one or a list of them; and, if
+        wanted, "command", a list of a program and its arguments, and "url": these get an alert as
+        JSON, on standard input or by POST, once each time that a condition begins to hold, within
+        "timeout" seconds (10). A failure of theirs is a warning. Conditions are looked at each time
+        1,024 rows were learned, at the end of the step, and each second; see ``[alerts]`` in
+        ``jobs/README.md`` for their names.
+    on_event : callable or None
+        Called with each :class:`Event`, in the thread that trains: windows of rows, checkpoints,
+        held-out metrics, alerts, losses of workers. What it raises ends the call; the last
+        checkpoint stands. For the state once a second see `progress`.
     **plan_options
         See :func:`dmondrian.data.make_plan`; ``time``, a column, for a ``delay`` that is a time.
 
@@ -181,6 +196,7 @@ def train(
         After Ctrl-C: the first stops at a checkpoint, the second at once.
     """
     options = attempt_options(checkpoint_every, window, progress, keep)
+    options = replace(options, alerts=Alerts.of(alerts), on_event=on_event)
     if not is_dask(data):
         check_paths(data, IN_MEMORY)
     held_out = None if validation is None else HeldOutData(validation)
@@ -190,20 +206,23 @@ def train(
         if is_dask(data):
             data, target = stage(connect(), data, target, url)
         run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
-        check = checks_of(held_out, on_plan)
+        check = checks_of(held_out, options.alerts, on_plan)
         opened, plan = prepare_run(estimator, data, target, url, run_options, plan_options, check)
         return bring_to_end(opened, plan, options, connect, held_out)
 
 
 def checks_of(
-    held_out: HeldOutData | None, on_plan: Callable[[Plan], object] | None
-) -> Callable[[Plan], object] | None:
+    held_out: HeldOutData | None,
+    alerts: Alerts | None,
+    on_plan: Callable[[Plan], object] | None = None,
+) -> Callable[[Plan], object]:
     """Return what is called with the plan of a run before its folder is created."""
-    if held_out is None:
-        return on_plan
 
     def check(plan: Plan) -> None:
-        held_out.check(plan)
+        if alerts is not None:
+            alerts.check("density" if plan.schema.target is None else plan.schema.task)
+        if held_out is not None:
+            held_out.check(plan)
         if on_plan is not None:
             on_plan(plan)
 
@@ -226,9 +245,13 @@ def bring_to_end(
         options = replace(options, keep=None)
     else:
         options = replace(options, validation=validation)
-    attempts = [finish(one, plan, options, connect) for one in (run, *parts_of(run))]
+    if options.alerts is not None:
+        options.alerts.open(run.store)
+    attempts = [finish(run, plan, options, connect)]
+    alone = replace(options, alerts=None, on_event=None, validation=None)  # of the run itself
+    attempts += [finish(part, plan, alone, connect) for part in parts_of(run)]
     if validation is not None:
-        validation.catch_up(connect)
+        validation.catch_up(connect, Events(options.on_event))
     summary = dict(attempts[0].summary)
     for other in (attempt.summary for attempt in attempts[1:]):
         for name in ("rows", "seconds", "checkpoints", "recoveries", "rows_replayed"):

@@ -191,7 +191,7 @@ class Validation:
         self._thread.join(_STOP_SECONDS)
         self._thread = None
 
-    def catch_up(self, connect: Callable[[], Client]) -> None:
+    def catch_up(self, connect: Callable[[], Client], events: Events) -> None:
         """Evaluate the newest checkpoint, unless it was."""
         try:
             position = pieces(self._run)[0][1].position
@@ -199,7 +199,7 @@ class Validation:
             return
         if position in self._failed or self.record.has(position, self._n_trees()):
             return
-        events, client = Events(), connect()
+        client = connect()
         with Interrupts() as asked:
             self.begin(position, client)
             try:

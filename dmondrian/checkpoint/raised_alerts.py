@@ -1,0 +1,49 @@
+"""Alerts of a run: which were raised, and which conditions still hold.
+
+::
+
+    alerts.json    the conditions that hold now, and the alerts raised last
+
+Relies on the run's lease: who trains a run writes them. Promises that a condition which holds when
+a run stops is known when it goes on, so that it is not raised anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dmondrian.checkpoint import document
+from dmondrian.errors import CorruptError, NotFoundError
+from dmondrian.store import Store
+
+NAME = "alerts.json"
+MOST = 100
+"""Alerts that are kept, the newest."""
+
+
+def read_alerts(store: Store) -> dict[str, Any]:
+    """Return "on", the conditions that hold, and "raised", the alerts raised last, oldest first.
+
+    Each has "when", the condition as text, "value", "row" and "at", seconds since the epoch. What
+    is damaged is as if nothing was raised.
+    """
+    nothing: dict[str, Any] = {"on": [], "raised": []}
+    try:
+        content = document.unseal(store.get(NAME, document.MAX_BYTES), NAME)
+    except (NotFoundError, CorruptError):
+        return nothing
+    found = {name: content.get(name) for name in nothing}
+    is_sound = all(isinstance(some, list) and all(map(_is_alert, some)) for some in found.values())
+    return found if is_sound else nothing
+
+
+def write_alerts(store: Store, on: list[dict[str, Any]], raised: list[dict[str, Any]]) -> None:
+    """Keep them, as `read_alerts` returns them."""
+    store.put(NAME, document.seal({"on": on, "raised": raised[-MOST:]}))
+
+
+def _is_alert(one: Any) -> bool:
+    if not isinstance(one, dict) or not isinstance(one.get("when"), str):
+        return False
+    numbers = [one.get(name) for name in ("value", "row", "at")]
+    return all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers)
