@@ -323,6 +323,30 @@ def test_the_path_of_held_out_data_is_that_of_the_job_file(tmp_path):
     assert "[validation] path is missing" in refusal(tmp_path, f"{GOOD}\n[validation]\n")
 
 
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ('when = "log_los > 1"', "[alerts] when: 'log_los > 1' is about 'log_los'"),
+        ('when = ["accuracy < 1", "rmse < 1"]', "[alerts] when: 'rmse < 1' is about 'rmse'"),
+        ('when = "accuracy"', "[alerts] when: 'accuracy' is no condition"),
+        ('when = "accuracy_held_out < 1"', "add [validation] path"),
+        ('command = ["x"]', "[alerts] when is missing"),
+        ('when = "lag > 1"\ncommand = "notify"', "[alerts] command: expected a list of strings"),
+        ('when = "lag > 1"\ncommand = [""]', "[alerts] command: command is ['']"),
+        ('when = "lag > 1"\nurl = "host/path"', "[alerts] url: url is no address of the web"),
+        ('when = "lag > 1"\ntimeout = 0', "[alerts] timeout: expected at least 1"),
+    ],
+)
+def test_mistakes_in_alerts_are_found_when_the_job_is_read(tmp_path, keys, message):
+    assert message in refusal(tmp_path, f"{GOOD}\n[alerts]\n{keys}\n")
+
+
+def test_alerts_are_those_of_the_job_file(tmp_path):
+    assert read_job(write(tmp_path, GOOD)).alerts is None
+    job = read_job(write(tmp_path, f'{GOOD}\n[alerts]\nwhen = "accuracy_window < 0.5"\n'))
+    assert job.alerts == {"when": "accuracy_window < 0.5"}
+
+
 @pytest.mark.parametrize("override", ["workers=2", "cluster.workers", "=2", ".a=1", "cluster.=1"])
 def test_overrides_of_another_form_are_refused(tmp_path, override):
     assert "expected table.key=value" in refusal(tmp_path, GOOD, override)

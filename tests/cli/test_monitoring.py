@@ -1,7 +1,9 @@
-"""Held-out data of a job file, from the command line: trained, followed, described, reported."""
+"""Held-out data and alerts of a job file: trained, followed, described, reported."""
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+ALERTS = 'alerts.when=["accuracy_window > 0.5", "log_loss_held_out < 0"]'
+
+
 def words(folder: Path, shared: str, run: str, held: str = "held.parquet") -> list[str]:
     return train_words(
         folder / run,
@@ -34,7 +39,10 @@ def words(folder: Path, shared: str, run: str, held: str = "held.parquet") -> li
 
 @pytest.fixture(scope="module")
 def trained(folder: Path, shared: str) -> list[dict[str, Any]]:
-    return events(call(*words(folder, shared, "run"), "--json")[0])
+    write = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
+    command = json.dumps([sys.executable, "-c", write, str(folder / "alert.json")])
+    alerts = ("--set", ALERTS, "--set", f"alerts.command={command}", "--set", "alerts.timeout=100")
+    return events(call(*words(folder, shared, "run"), *alerts, "--json")[0])
 
 
 def test_events_tell_each_checkpoint_apart_from_progressive_metrics(
@@ -67,6 +75,24 @@ def test_describe_and_report_name_the_newest_and_the_best(
     assert f"log loss {newest['log_loss']:.4f} at row 6,000" in page
 
 
+def test_an_alert_is_an_event_a_call_and_described(
+    trained: list[dict[str, Any]], folder: Path, tmp_path: Path
+) -> None:
+    (told,) = [event for event in trained if event["event"] == "alert"]
+    assert told["when"] == "accuracy_window > 0.5"
+    given = json.loads((folder / "alert.json").read_text())
+    assert given["run"] == str(folder / "run")
+    assert {name: given[name] for name in ("when", "value", "row")} == {
+        name: told[name] for name in ("when", "value", "row")
+    }
+    stdout, _ = call("describe", folder / "run")
+    assert f"accuracy_window > 0.5  holds since row {told['row']:,}" in stdout
+    (facts,) = events(call("describe", folder / "run", "--json")[0])
+    assert [one["when"] for one in facts["alerts"]["on"]] == ["accuracy_window > 0.5"]
+    call("report", folder / "run", "-o", tmp_path / "page.html")
+    assert "1 alert, the last accuracy_window &gt; 0.5" in (tmp_path / "page.html").read_text()
+
+
 def test_best_is_scored_evaluated_and_exported(
     trained: list[dict[str, Any]], folder: Path, tmp_path: Path
 ) -> None:
@@ -94,9 +120,12 @@ def test_rows_that_are_trained_on_are_refused_by_train_and_follow(
 
 
 def test_follow_evaluates_what_it_learned(folder: Path, shared: str) -> None:
-    words_ = words(folder, shared, "followed")
+    alerts = ("--set", 'alerts.when="lag > 0.0001"')
+    words_ = [*words(folder, shared, "followed"), *alerts]
     stdout, _ = call("follow", *words_[1:], "--once", "--json")
     told = [event for event in events(stdout) if event["event"] == "held_out"]
     assert [event["position"] for event in told] == [2000, 4000, 6000]
+    raised = [event["when"] for event in events(stdout) if event["event"] == "alert"]
+    assert raised == ["lag > 0.0001"]
     stdout, _ = call("follow", *words_[1:], "--once", "--json")
-    assert "held_out" not in [event["event"] for event in events(stdout)]
+    assert not {"held_out", "alert"} & {event["event"] for event in events(stdout)}
