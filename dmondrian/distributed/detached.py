@@ -47,7 +47,7 @@ class Job:
     keep: int | None = None
     score: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of `score`
     validation: Any = None  # held-out data
-    alerts: Mapping[str, Any] | None = None
+    alerts: Mapping[str, Any] | None = field(default=None, repr=False)  # a URL may be secret
 
 
 def submit(

@@ -1,8 +1,8 @@
 """Alerts: conditions on a run's metrics, and the command or URL that is called once they hold.
 
 Relies on records of progress. Promises one call for each crossing, also across restarts; that a
-call is made beside the training, with a time limit, without a shell; and that its failure is told
-and ends nothing.
+call is made beside the training, with a time limit, without a shell; and that its failure is
+reported and ends nothing.
 """
 
 from __future__ import annotations
@@ -285,11 +285,11 @@ def run_command(command: list[str], body: bytes, seconds: float) -> None:
     RuntimeError
         It failed, or took too long and was killed.
     """
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
         given.write(body)
         given.seek(0)
         process = subprocess.Popen(
-            command, stdin=given, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+            command, stdin=given, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
         )
         try:
             code = process.wait(seconds)
@@ -299,8 +299,8 @@ def run_command(command: list[str], body: bytes, seconds: float) -> None:
             process.wait(seconds)
             raise RuntimeError(f"{command[0]} took more than {seconds:g} seconds") from None
         if code != 0:
-            said.seek(0)
-            lines = said.read(2**16).decode(errors="replace").strip().splitlines()
+            errors.seek(0)
+            lines = errors.read(2**16).decode(errors="replace").strip().splitlines()
             why = f": {lines[-1][:_SHOWN]}" if lines else ""
             raise RuntimeError(f"{command[0]} ended with code {code}{why}")
 
