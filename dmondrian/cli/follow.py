@@ -56,6 +56,11 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
             f"{scored.position:,}, in {scored.seconds:.1f} s"
         )
 
+    def report_joined(joined: Any) -> None:
+        output.close_bar()
+        output.event("joined", asdict(joined))
+        output.text(_joined_text(joined))
+
     with cluster_of(job) as cluster:
         try:
             run = distributed.follow(
@@ -69,6 +74,8 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
                 score=_wanted(job.follow),
                 on_scored=report_scored,
                 export=job.follow.get("export", ()),
+                labels=_joining(job.labels),
+                on_joined=report_joined,
                 progress=output.follow,
                 validation=job.validation,
                 alerts=job.alerts,
@@ -95,3 +102,26 @@ def _wanted(keys: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     others = {name: keys[name] for name in ("keep", "details", "memory_limit") if name in keys}
     return {"data": keys["score"], "out": keys["scores"], **others}
+
+
+def _joining(keys: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the arguments of the join in a ``[labels]`` table; None if there is none."""
+    if keys is None:
+        return None
+    others = {name: keys[name] for name in ("key", "rows") if name in keys}
+    return {"data": keys["path"], "out": keys["joined"], **others}
+
+
+def _joined_text(joined: Any) -> str:
+    """Return what to print of rows that got their labels."""
+    from dmondrian.distributed.cluster.progress import clock  # loads Dask
+
+    later = f"{joined.rows_later:,.0f} rows"
+    if joined.seconds_later is not None:
+        later += f" and {clock(joined.seconds_later)}"
+    waiting = f"; {joined.waiting:,} wait for their rows" if joined.waiting else ""
+    repeated = f"; {joined.repeated:,} repeated or empty" if joined.repeated else ""
+    return (
+        f"{counted(joined.rows, 'label')} of {joined.labels} joined, {later} after their rows "
+        f"(medians){waiting}{repeated}"
+    )

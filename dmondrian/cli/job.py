@@ -49,6 +49,8 @@ _PATH_KEYS = (
     ("follow", "score"),
     ("follow", "scores"),
     ("follow", "export"),
+    ("labels", "path"),
+    ("labels", "joined"),
     *(("cluster", name) for name in TLS_KEYS),
 )
 # A job without a seed is still reproducible: the same file gives the same bytes, and can resume.
@@ -96,6 +98,7 @@ class Job:
     source: Source
     validation: Any = None  # held-out data
     alerts: dict[str, Any] | None = None
+    labels: dict[str, Any] | None = None
 
 
 def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job:
@@ -142,6 +145,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
         cluster=cluster,
         score=tables.get("score"),
         follow=tables.get("follow", {}),
+        labels=tables.get("labels"),
         source=source,
         validation=tables.get("validation", {}).get("path"),
         alerts=tables.get("alerts"),

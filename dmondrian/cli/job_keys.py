@@ -111,6 +111,17 @@ TABLES: dict[str, dict[str, Key]] = {
         "memory_limit": Key("string", 'memory of a worker to plan with, such as "2GiB"'),
         "export": Key("paths", "files that `follow` writes the newest model to, as ONNX"),
     },
+    "labels": {
+        "path": Key(
+            "paths",
+            "where files of labels come, later than their rows: of a key and the target; `follow` "
+            "learns each row when its label has come",
+            required=True,
+        ),
+        "key": Key("string", "the column that says which label is of which row", required=True),
+        "joined": Key("string", "folder or URL for the rows with their labels", required=True),
+        "rows": Key("integer", "newest rows that wait for labels (10,000,000)", minimum=1),
+    },
 }
 
 # What [forest] algorithm can be, and how `train --help` describes them.

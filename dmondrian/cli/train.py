@@ -29,6 +29,11 @@ from dmondrian.errors import JobError, SchemaError
 def train(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian train --help`."""
     job = read_job(arguments.job, arguments.overrides)
+    if job.labels is not None:
+        raise JobError(
+            f"{job.source.place('labels')}: [labels] is for `dmondrian follow`, which learns each "
+            "row when its label has come; train on the folder of joined rows once all are there"
+        )
     estimator = build_estimator(job)
     check_amounts(job)
     from dmondrian import distributed

@@ -10,6 +10,7 @@ from dmondrian.data.asked import as_asked, asks_the_same
 from dmondrian.data.chunks import Chunk
 from dmondrian.data.common_rows import common_rows
 from dmondrian.data.extend import change_between, extend_plan
+from dmondrian.data.label_join import Joined, LabelJoin
 from dmondrian.data.lake import list_source
 from dmondrian.data.make import make_plan, make_scoring_plan
 from dmondrian.data.moved import absent_files, place, place_beside, places_of, stored_plan
@@ -25,6 +26,8 @@ __all__ = [
     "Chunk",
     "Column",
     "Encoded",
+    "Joined",
+    "LabelJoin",
     "Plan",
     "Schema",
     "absent_files",

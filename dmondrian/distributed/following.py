@@ -1,6 +1,7 @@
 """Following of data: what comes is learned soon after, for as long as one likes.
 
-Files that come without labels are scored by the newest checkpoint, and the model is exported.
+Files that come without labels are scored by the newest checkpoint, and the model is exported; rows
+are joined with labels that come later, and learned then.
 
 Relies on the continuation of runs (:mod:`dmondrian.distributed.training.train`), of which each look
 at the data that finds something new is one; on arrivals for files that are whole; and on
@@ -24,7 +25,8 @@ from distributed import Client
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.pruning import prune
-from dmondrian.data import Arrivals, Plan, stored_plan
+from dmondrian.data import Arrivals, Joined, LabelJoin, Plan, stored_plan
+from dmondrian.data.label_join import N_ROWS
 from dmondrian.data.make import NoRowsError
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.cluster.alerts import Alerts
@@ -92,6 +94,8 @@ def follow(
     score: Mapping[str, Any] | None = None,
     on_scored: Callable[[Scored], object] | None = None,
     export: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    labels: Mapping[str, Any] | None = None,
+    on_joined: Callable[[Joined], object] | None = None,
     client: Client | None = None,
     n_shards: int | None = None,
     first_tree: int = 0,
@@ -140,6 +144,14 @@ def follow(
         Files that the model is written to, as ONNX, when the call begins and after each look that
         found something; whoever reads one meanwhile has the old model or the new one. A model that
         cannot be exported is a warning, and ends nothing.
+    labels : mapping or None
+        Where labels come later than their rows, in files of their own: "data", where these come;
+        "key", the column of both that says which label is of which row; "out", a folder or URL
+        for the joined rows, which is what is learned; and "rows", how many of the newest rows wait
+        for their labels. Each row is learned once, in the order in which labels come, and its key
+        is no feature. See :class:`dmondrian.data.LabelJoin`.
+    on_joined : callable or None
+        Called with :class:`dmondrian.data.Joined` after each file of joined rows that was written.
     checkpoint_every : str, int or None
         In addition to the end of each look; see :func:`dmondrian.distributed.train`.
     progress : callable, bool or None
@@ -176,6 +188,9 @@ def follow(
     _check_exports(exports)
     held_out = None if validation is None else HeldOutData(validation)
     scoring = None if score is None else ScoreArrivals(url, score, on_scored)
+    joining = None if labels is None else _joining(data, labels, target)
+    if joining is not None and labels is not None:
+        data, plan_options = joining.out, _without_key(plan_options, labels["key"])
     arrivals, is_exported = Arrivals(data, _known(url)), False
     run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
     newest, before = None, None
@@ -193,10 +208,14 @@ def follow(
 
         while not is_asked():
             began = time.monotonic()
+            for joined in () if joining is None else joining.look():
+                if on_joined is not None:
+                    on_joined(joined)
             now = arrivals.look()
             if now.is_empty and once and before is None and not _exists(url):
                 raise DataError(
                     f"no Parquet file has come to {data} yet: there is nothing to learn"
+                    + (", as no label of a row has come" if joining is not None else "")
                 )
             if now.has_come_since(before) and not (now.is_empty and not _exists(url)):
                 try:
@@ -245,6 +264,27 @@ def _look_at_lag(options: AttemptOptions, lag: float | None, row: int, url: str)
         events = Events(options.on_event)
         options.alerts.look({"lag": lag}, row, url, events)
         options.alerts.close(events)
+
+
+def _joining(data: Any, labels: Mapping[str, Any], target: Any) -> LabelJoin:
+    """Return what joins rows with their labels."""
+    given = set(labels)
+    if not {"data", "key", "out"} <= given <= {"data", "key", "out", "rows"}:
+        raise ParameterError(
+            f"labels has {', '.join(map(repr, sorted(given))) or 'nothing'}; expected 'data', "
+            "'key' and 'out', and 'rows' if it is wanted"
+        )
+    check_paths(labels["data"], IN_MEMORY)
+    n_rows = labels.get("rows", N_ROWS)
+    places = data, labels["data"], labels["out"]
+    return LabelJoin(*places, key=labels["key"], target=target, n_rows=n_rows)
+
+
+def _without_key(options: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the options of a plan in which the key of a row is no feature."""
+    exclude = options.get("exclude") or ()
+    names = [exclude] if isinstance(exclude, str) else list(exclude)
+    return {**options, "exclude": [*names, *([key] if key not in names else [])]}
 
 
 def _check(interval: float, keep: int) -> None:

@@ -1,0 +1,427 @@
+"""Rows joined with labels that come later in files of their own, as Parquet that a run learns.
+
+::
+
+    00000001-<digest>.parquet   rows whose labels came in one file: the digest of its address
+    00000002-<digest>.parquet   of the next file; or of one before, whose other rows have come now
+
+Relies on arrivals for files that are whole, and on a store that writes a file once. Promises that
+rows stand in the order in which their labels came, and never change their place; that a row is
+joined with one label, and a label with one row, whatever ends the process meanwhile; that labels
+and rows whose other half never comes are counted; and that memory holds the keys of at most
+``n_rows`` rows and as many labels, beside the rows of one file of labels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dmondrian.data.arrivals import Arrivals, Arrived, State
+from dmondrian.data.footers import open_parquet, read_columns
+from dmondrian.data.source import Source
+from dmondrian.errors import DataError, FencedError, ParameterError
+from dmondrian.store import ExistsError, open_store
+
+N_ROWS = 10_000_000
+"""Newest rows that wait for their labels, by default."""
+
+_log = logging.getLogger("dmondrian")
+_ABOUT = b"dmondrian.labels"  # metadata of a file: which labels it has, and what is left of them
+_GONE = "is not there any more: what waits in it is given up"
+_OLD = "is older than all that may wait: what waits in it is given up"
+_NAME = re.compile(r"(\d{8})-([0-9a-f]{16})\.parquet")
+_ROW_GROUP = 1 << 16
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Rows that were joined with labels of one file.
+
+    Attributes
+    ----------
+    labels : str
+        The file of labels.
+    out : str
+        Name of the file of joined rows.
+    rows : int
+    waiting : int
+        Labels of the file whose rows have not come yet.
+    repeated : int
+        Labels of the file that came a second time for their row, or for none: they have no key.
+    rows_later : float
+        Median number of rows that came between a row, itself included, and its label.
+    seconds_later : float or None
+        Median seconds from the last change of a row's file to that of its label's, 0 if that came
+        first; None where a store notes no times.
+    """
+
+    labels: str
+    out: str
+    rows: int
+    waiting: int
+    repeated: int
+    rows_later: float
+    seconds_later: float | None
+
+
+@dataclass
+class _Keys:
+    """The keys of a file, and which of them have been joined."""
+
+    uri: str
+    state: State
+    keys: pa.Array
+    is_done: np.ndarray  # bool [n]
+    before: int = 0  # rows that came before this file
+    values: pa.Array | None = None  # the labels; None of a file of rows
+    repeated: int = 0
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.digest = _digest(self.uri)
+
+    @property
+    def n_open(self) -> int:
+        return int(len(self.is_done) - self.is_done.sum())
+
+    @property
+    def changed(self) -> float | None:
+        """When the file was changed last, in seconds since 1970, if the store notes it."""
+        return int(self.state[1]) / 1e9 if self.state[1].isdigit() else None
+
+
+class LabelJoin:
+    """Joins the rows and labels of two places, again and again.
+
+    Parameters
+    ----------
+    rows, labels : str, path or sequence of them
+        Where files of rows and files of labels come: folders, globs or URLs.
+    out : str or path
+        Folder or URL where files of joined rows are written.
+    key : str
+        Column of both that says which label is of which row: whole numbers, texts or times, each
+        at most once among rows. Where it is not, the newest file has the row that is meant.
+    target : str
+        Column of the labels. Other columns of files of labels are not read.
+    n_rows : int
+        Newest rows that wait for their labels, and newest labels that wait for their rows, to
+        whole files. What is older is given up, which is logged.
+
+    Raises
+    ------
+    ParameterError
+        A value is not allowed, or ``out`` holds something else.
+    """
+
+    def __init__(
+        self,
+        rows: Source,
+        labels: Source,
+        out: Any,
+        *,
+        key: str,
+        target: str,
+        n_rows: int = N_ROWS,
+    ) -> None:
+        if not isinstance(key, str) or not isinstance(target, str) or key == target:
+            raise ParameterError(
+                f"key is {key!r} and target {target!r}; expected the names of two columns"
+            )
+        if isinstance(n_rows, bool) or not isinstance(n_rows, int) or n_rows < 1:
+            raise ParameterError(f"rows is {n_rows!r}; expected a whole number, at least 1")
+        self._key, self._target, self._n_rows = key, target, n_rows
+        self._store = open_store(out)
+        strange = [name for name in self._store.list() if _NAME.fullmatch(name) is None]
+        if strange:
+            raise ParameterError(
+                f"labels: {self._store.url} holds {strange[0]}; expected an empty or new folder, "
+                "or one with the rows that were joined for this run before"
+            )
+        self._arrivals = Arrivals(rows), Arrivals(labels)
+        self._seen: dict[str, State] = {}  # files that were read, or are known not to be needed
+        self._rows: list[_Keys] = []
+        self._labels: list[_Keys] = []
+        self._n_came = 0  # rows, of all files
+        self._type: pa.DataType | None = None  # of keys
+        self._next: int | None = None  # number of the next file; None before the first look
+
+    @property
+    def out(self) -> str:
+        """Folder or URL of the joined rows."""
+        return self._store.url
+
+    def look(self) -> list[Joined]:
+        """Join what has come; return what was joined, one for each file that was written.
+
+        Raises
+        ------
+        DataError
+            A file cannot be read, lacks the key or the label, or has keys of another type.
+        FencedError
+            Another process joins the same rows.
+        """
+        rows, labels = (self._look(arrivals) for arrivals in self._arrivals)
+        closed, before = self._resume() if self._next is None else (set(), [])
+        self._give_up([of for of in self._rows if of.uri not in rows.files], _GONE)
+        for uri, state in self._new(rows):
+            self._rows.append(self._read_rows(uri, state))
+        for uri, state in self._new(labels):
+            if _digest(uri) not in closed:
+                self._labels.append(self._read_labels(uri, state))
+        for digest, keys in before:
+            self._mark(digest, keys)
+        written = [joined for of in self._labels if (joined := self._join(of)) is not None]
+        self._labels = [of for of in self._labels if of.n_open]
+        for kept in (self._labels, self._rows):
+            self._give_up(_oldest(kept, self._n_rows), _OLD)
+        return written
+
+    def _look(self, arrivals: Arrivals) -> Arrived:
+        arrived = arrivals.look()
+        if arrived.tables:
+            raise ParameterError(
+                f"labels: {next(iter(arrived.tables))} is a table; expected folders, globs or "
+                "URLs to which Parquet files come"
+            )
+        return arrived
+
+    def _new(self, arrived: Arrived) -> Iterator[tuple[str, State]]:
+        """Yield files that were not seen before, in the order of their names."""
+        for uri, state in arrived.files.items():
+            if uri not in self._seen:
+                yield uri, state
+            elif self._seen[uri] != state:
+                _log.warning(
+                    "%s was written again: what it holds now is not joined; write to files of new "
+                    "names",
+                    uri,
+                )
+            self._seen[uri] = state
+
+    def _resume(self) -> tuple[set[str], list[tuple[str, pa.Array]]]:
+        """Return what earlier processes have joined.
+
+        Returns
+        -------
+        closed : set of str
+            Digests of the files of labels that need not be read again.
+        before : list of (str, Array)
+            The newest files: the digest of their labels, and the keys of their rows. Among rows
+            that may still get a label, at most twice ``n_rows`` have come, and so been joined.
+        """
+        names = sorted(self._store.list())
+        self._next = 1 + max((int(name[:8]) for name in names), default=0)
+        closed = {name[9:25] for name in names}
+        waiting: dict[str, int] = {}
+        before: list[tuple[str, pa.Array]] = []
+        n_rows = 0
+        for name in reversed(names):
+            if n_rows >= 2 * self._n_rows:
+                break
+            uri = f"{self._store.url.rstrip('/')}/{name}"
+            table = _read(uri, [self._key], pa.BufferReader(self._store.get(name)))
+            about = (table.schema.metadata or {}).get(_ABOUT)
+            if about is None:
+                raise DataError(f"{uri} was not written by this; take it out of the folder")
+            waiting.setdefault(name[9:25], json.loads(about)["waiting"])
+            before.append((name[9:25], self._keys(table, name)))
+            n_rows += table.num_rows
+        return closed - {digest for digest, n in waiting.items() if n}, before
+
+    def _read_rows(self, uri: str, state: State) -> _Keys:
+        table = _read(uri, [self._key])
+        keys = self._keys(table, uri)
+        n = len(keys)
+        self._n_came += n
+        return _Keys(uri, state, keys, _is_null(keys), self._n_came - n)
+
+    def _read_labels(self, uri: str, state: State) -> _Keys:
+        table = _read(uri, [self._key, self._target])
+        keys = self._keys(table, uri)
+        values = table[self._target].combine_chunks()
+        codes = keys.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        first = np.zeros(len(keys), bool)
+        first[np.unique(codes, return_index=True)[1]] = True
+        is_done = ~first | _is_null(keys) | _is_null(values)
+        return _Keys(uri, state, keys, is_done, values=values, repeated=int(is_done.sum()))
+
+    def _keys(self, table: pa.Table, uri: str) -> pa.Array:
+        """Return the keys of a table, as they are compared."""
+        column = table[self._key].combine_chunks()
+        type_ = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if pa.types.is_integer(type_):
+            type_ = pa.int64()
+        elif pa.types.is_string(type_) or pa.types.is_string_view(type_):
+            type_ = pa.large_string()
+        is_fit = pa.types.is_integer(type_) or pa.types.is_large_string(type_)
+        if not is_fit and not pa.types.is_temporal(type_) and not pa.types.is_decimal(type_):
+            raise DataError(
+                f"{uri}: the key {self._key!r} has type {type_}; expected whole numbers, texts or "
+                "times, which are equal or are not"
+            )
+        self._type = self._type or type_
+        if type_ != self._type:
+            raise DataError(
+                f"{uri}: the key {self._key!r} has type {type_}, and in files before "
+                f"{self._type}; write both as one type"
+            )
+        try:
+            return column.cast(type_)
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{uri}: the key {self._key!r} is beyond 64 bits: {error}") from error
+
+    def _mark(self, digest: str, keys: pa.Array) -> None:
+        """Note which rows, and labels of a file, an earlier process has joined."""
+        for of in (*self._rows, *(of for of in self._labels if of.digest == digest)):
+            of.is_done |= pc.is_in(of.keys, value_set=keys).to_numpy(zero_copy_only=False)
+
+    def _join(self, labels: _Keys) -> Joined | None:
+        """Join the open labels of a file with the rows that are there; None if there are none."""
+        places = np.full((len(labels.keys), 2), -1)  # which file of rows, and where in it
+        is_open = ~labels.is_done
+        for number in reversed(range(len(self._rows))):
+            if not is_open.any():
+                break
+            rows = self._rows[number]
+            wanted = pc.index_in(rows.keys, labels.keys.filter(pa.array(is_open)))
+            found = wanted.fill_null(-1).to_numpy(zero_copy_only=False)
+            (at,) = np.nonzero(found >= 0)
+            which, first = np.unique(found[at], return_index=True)  # the first row of a key
+            label, row = np.flatnonzero(is_open)[which], at[first]
+            is_new = ~rows.is_done[row]
+            labels.repeated += int((~is_new).sum())
+            labels.is_done[label] = True
+            is_open[label] = False
+            places[label[is_new]] = np.column_stack(
+                [np.full(int(is_new.sum()), number), row[is_new]]
+            )
+        (at,) = np.nonzero(places[:, 0] >= 0)
+        if len(at):
+            return self._write(labels, at, places[at])
+        if not labels.n_open:
+            _log.warning("%s has no label of a row that waits for one", labels.uri)
+        return None
+
+    def _write(self, labels: _Keys, at: np.ndarray, places: np.ndarray) -> Joined:
+        """Write rows and their labels.
+
+        Parameters
+        ----------
+        labels : _Keys
+        at : int [n]
+            Which labels.
+        places : int [n, 2]
+            The file of each row, and its place in it.
+        """
+        assert self._next is not None
+        assert labels.values is not None
+        parts, order = [], []
+        for number in np.unique(places[:, 0]):
+            (mine,) = np.nonzero(places[:, 0] == number)
+            parts.append(self._whole_rows(self._rows[number], places[mine, 1]))
+            order.append(mine)
+        try:
+            table = pa.concat_tables(parts, promote_options="permissive")
+        except pa.ArrowException as error:
+            files = ", ".join(self._rows[number].uri for number in np.unique(places[:, 0]))
+            raise DataError(f"rows of {files} have columns of different types: {error}") from error
+        table = table.take(np.argsort(np.concatenate(order), kind="stable"))
+        table = table.append_column(self._target, labels.values.take(pa.array(at)))
+        about = {"labels": labels.uri, "waiting": labels.n_open}
+        table = table.replace_schema_metadata({_ABOUT: json.dumps(about).encode()})
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, row_group_size=_ROW_GROUP, write_page_checksum=True)
+        name = f"{self._next:08d}-{labels.digest}.parquet"
+        try:
+            self._store.put_new(name, sink.getvalue().to_pybytes())
+        except ExistsError as error:
+            raise FencedError(
+                f"{self.out} has {name}, of another process: let one join these rows at a time"
+            ) from error
+        self._next += 1
+        for number, row in places:
+            self._rows[number].is_done[row] = True
+        return self._joined(labels, name, places)
+
+    def _joined(self, labels: _Keys, name: str, places: np.ndarray) -> Joined:
+        before = np.array([of.before for of in self._rows])
+        later = self._n_came - (before[places[:, 0]] + places[:, 1])
+        changed = [of.changed for of in self._rows]
+        times = [changed[number] for number in places[:, 0]]
+        seconds = None
+        if labels.changed is not None and None not in times:
+            seconds = float(np.median(np.maximum(labels.changed - np.array(times, float), 0.0)))
+        return Joined(
+            labels.uri, name, len(places), labels.n_open, labels.repeated,
+            float(np.median(later)), seconds,
+        )  # fmt: skip
+
+    def _whole_rows(self, rows: _Keys, at: np.ndarray) -> pa.Table:
+        """Return rows of a file, with all columns, in this order."""
+        table = _read(rows.uri, None)
+        if self._target in table.column_names:
+            raise DataError(
+                f"{rows.uri} has a column {self._target!r}, as the labels have; expected rows "
+                "without labels"
+            )
+        if not self._keys(table, rows.uri).equals(rows.keys):
+            raise DataError(
+                f"{rows.uri} was written again since it came, and has other keys; write rows to "
+                "files of new names"
+            )
+        return table.take(pa.array(at))
+
+    def _give_up(self, files: list[_Keys], why: str) -> None:
+        """Forget files."""
+        for of in files:
+            if of.n_open:
+                what = "rows wait for labels" if of.values is None else "labels wait for rows"
+                _log.warning("%s, of which %d %s, %s", of.uri, of.n_open, what, why)
+        gone = {id(of) for of in files}
+        self._rows, self._labels = (
+            [of for of in kept if id(of) not in gone] for kept in (self._rows, self._labels)
+        )
+
+
+def _oldest(kept: list[_Keys], n_rows: int) -> list[_Keys]:
+    """Return the files before the newest that have ``n_rows`` keys."""
+    after = np.cumsum([0, *(len(of.keys) for of in reversed(kept))])[-2::-1]  # of each file
+    return [of for of, n in zip(kept, after, strict=False) if n >= n_rows]
+
+
+def _read(uri: str, columns: list[str] | None, source: pa.NativeFile | None = None) -> pa.Table:
+    """Return the rows of a file, all columns of it if None."""
+    parquet = open_parquet(uri, source=source)
+    there = parquet.schema_arrow.names
+    names = there if columns is None else columns
+    for name in names:
+        if there.count(name) != 1:
+            raise DataError(
+                f"{uri} has {there.count(name) or 'no'} column{'s' * (name in there)} {name!r}; "
+                f"it has {', '.join(map(repr, there))}"
+            )
+    groups = range(parquet.metadata.num_row_groups)
+    tables = [read_columns(parquet, uri, group, names) for group in groups]
+    fields = [parquet.schema_arrow.field(name) for name in names]
+    schema = pa.schema(fields, parquet.schema_arrow.metadata)
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _is_null(array: pa.Array) -> np.ndarray:
+    return array.is_null().to_numpy(zero_copy_only=False)
+
+
+def _digest(uri: str) -> str:
+    return hashlib.sha256(uri.encode()).hexdigest()[:16]

@@ -1,0 +1,231 @@
+"""Rows are joined with labels that come later: each once, whatever ends the process."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dmondrian.data import LabelJoin
+from dmondrian.errors import DataError, FencedError, ParameterError
+
+
+class Place:
+    """Folders of rows, labels and joined rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("rows", "labels"):
+            (folder / name).mkdir(parents=True)
+
+    def rows(self, name: str, keys: Iterable[Any], **columns: Any) -> None:
+        keys = _typed(keys)
+        table = pa.table({"id": keys, "x": np.arange(len(keys)) + 0.5, "from": [name] * len(keys)})
+        for key, values in columns.items():
+            table = table.append_column(key, pa.array(values))
+        pq.write_table(table, self.folder / "rows" / f"{name}.parquet")
+
+    def labels(self, name: str, labels: dict[Any, Any] | list[tuple[Any, Any]]) -> None:
+        pairs = list(labels.items()) if isinstance(labels, dict) else labels
+        values = pa.array([y for _, y in pairs], pa.string())
+        table = pa.table({"y": values, "id": _typed(key for key, _ in pairs)})
+        pq.write_table(table, self.folder / "labels" / f"{name}.parquet")
+
+    def join(self, **options: Any) -> LabelJoin:
+        places = [str(self.folder / name) for name in ("rows", "labels", "joined")]
+        return LabelJoin(*places, **{"key": "id", "target": "y", **options})
+
+    def joined(self) -> list[tuple[Any, ...]]:
+        """Key, file of the row and label of the joined rows, in their order."""
+        files = sorted((self.folder / "joined").iterdir())
+        tables = [pq.read_table(file) for file in files]
+        return [
+            pair for t in tables
+            for pair in zip(*(t[name].to_pylist() for name in ("id", "from", "y")), strict=True)
+        ]  # fmt: skip
+
+
+def _typed(keys: Iterable[Any]) -> pa.Array:
+    return pa.array(listed := list(keys), None if listed else pa.int64())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_rows_stand_in_the_order_of_their_labels_with_all_their_columns(place: Place) -> None:
+    join = place.join()
+    assert join.look() == []
+    place.rows("a", [1, 2, 3, 4])
+    place.rows("b", [5, 6])
+    place.labels("1", {6: "f", 1: "a", 3: "c"})
+    (joined,) = join.look()
+    assert (joined.rows, joined.waiting, joined.repeated, joined.rows_later) == (3, 0, 0, 4.0)
+    assert joined.labels.endswith("1.parquet")
+    assert joined.seconds_later is not None
+    table = pq.read_table(place.folder / "joined" / joined.out)
+    assert table.drop(["from"]).to_pydict() == {
+        "id": [6, 1, 3], "x": [1.5, 0.5, 2.5], "y": ["f", "a", "c"],
+    }  # fmt: skip
+    assert join.look() == []
+
+
+def test_a_label_waits_for_its_row_and_comes_once(place: Place) -> None:
+    join = place.join()
+    place.rows("a", [1, 2])
+    place.labels("1", [(2, "b"), (9, "i"), (2, "again"), (None, "no key"), (1, None)])
+    (joined,) = join.look()
+    assert (joined.rows, joined.waiting, joined.repeated) == (1, 1, 3)
+    place.rows("b", [9])
+    place.labels("2", {1: "a", 2: "once more"})
+    first, second = join.look()
+    assert (first.rows, first.waiting, second.rows, second.repeated) == (1, 0, 1, 1)
+    assert place.joined() == [(2, "a", "b"), (9, "b", "i"), (1, "a", "a")]
+
+
+FILES = st.lists(
+    st.tuples(st.sampled_from(["rows", "labels"]), st.lists(st.integers(0, 12), max_size=4)),
+    max_size=8,
+)
+
+
+def by_hand(files: list[tuple[str, list[int]]]) -> list[tuple[int, str, str]]:
+    """Join after each file that comes, one pair after the other."""
+    rows: dict[int, str] = {}
+    open_labels: list[tuple[int, str]] = []
+    joined: list[tuple[int, str, str]] = []
+    for number, (kind, keys) in enumerate(files):
+        if kind == "rows":
+            rows.update(dict.fromkeys(keys, f"{number}"))
+        else:
+            open_labels += [(key, f"{number}-{key}") for key in dict.fromkeys(keys)]
+        left = []
+        for key, label in open_labels:
+            if key not in rows:
+                left.append((key, label))
+            elif key not in [pair[0] for pair in joined]:
+                joined.append((key, rows[key], label))
+        open_labels = left
+    return joined
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(files=FILES, restarts=st.sets(st.integers(0, 8)))
+def test_it_is_the_join_by_hand_and_restarts_change_nothing(
+    tmp_path_factory: pytest.TempPathFactory,
+    files: list[tuple[str, list[int]]],
+    restarts: set[int],
+) -> None:
+    seen: set[int] = set()
+    for kind, keys in files:
+        if kind == "rows":  # a key is of one row
+            keys[:] = [key for key in dict.fromkeys(keys) if key not in seen]
+            seen.update(keys)
+    place = Place(tmp_path_factory.mktemp("place"))
+    join = place.join()
+    for number, (kind, keys) in enumerate(files):
+        if kind == "rows":
+            place.rows(f"{number}", keys)
+        else:
+            place.labels(f"{number}", [(key, f"{number}-{key}") for key in keys])
+        if number in restarts:
+            join = place.join()
+        join.look()
+    assert place.joined() == by_hand(files)
+
+
+def test_a_row_gets_one_label_across_processes_that_write_at_once(place: Place) -> None:
+    place.rows("a", [1, 2])
+    one, other = place.join(), place.join()
+    assert one.look() == other.look() == []
+    place.labels("1", {1: "a"})
+    one.look()
+    with pytest.raises(FencedError, match="of another process"):
+        other.look()
+    assert place.joined() == [(1, "a", "a")]
+
+
+def test_old_and_deleted_files_are_given_up_with_a_warning(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    join = place.join(n_rows=3)
+    place.rows("a", [1, 2])
+    place.rows("b", [3, 4])
+    assert join.look() == []
+    place.rows("c", [5])
+    with caplog.at_level(logging.WARNING, "dmondrian"):
+        join.look()  # the newest three are of b and c
+    assert "a.parquet, of which 2 rows wait for labels, is older than all" in caplog.text
+    os.remove(place.folder / "rows" / "b.parquet")
+    place.labels("1", {1: "a", 3: "b", 5: "c"})
+    with caplog.at_level(logging.WARNING, "dmondrian"):
+        (joined,) = join.look()
+    assert "b.parquet, of which 2 rows wait for labels, is not there any more" in caplog.text
+    assert (joined.rows, joined.waiting) == (1, 2)
+    place.labels("2", {5: "again"})
+    with caplog.at_level(logging.WARNING, "dmondrian"):
+        assert join.look() == []
+    assert "2.parquet has no label of a row that waits for one" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("keys", "others"),
+    [
+        (["a", "b"], pa.array(["b", "c"]).dictionary_encode()),
+        (pa.array([1, 2], pa.int8()), pa.array([2, 3], pa.uint64())),
+        (pa.array([1, 2], pa.timestamp("us")), pa.array([2, 3], pa.timestamp("us"))),
+    ],
+    ids=["texts", "whole numbers", "times"],
+)
+def test_keys_are_compared_whatever_their_width(place: Place, keys: Any, others: Any) -> None:
+    pq.write_table(pa.table({"id": keys}), place.folder / "rows" / "a.parquet")
+    pq.write_table(pa.table({"id": others, "y": [0.5, 1.5]}), place.folder / "labels" / "1.parquet")
+    (joined,) = place.join().look()
+    table = pq.read_table(place.folder / "joined" / joined.out)
+    assert table["id"].to_pylist() == pa.array(keys).to_pylist()[1:]
+    assert table["y"].to_pylist() == [0.5]
+
+
+def test_what_cannot_be_joined_is_refused_and_named(place: Place) -> None:
+    place.rows("a", [1, 2])
+    place.labels("1", {"1": "a"})
+    with pytest.raises(DataError, match=r"1\.parquet: the key 'id' has type large_string, and in"):
+        place.join().look()
+    os.remove(place.folder / "labels" / "1.parquet")
+    pq.write_table(pa.table({"id": [1], "z": [0]}), place.folder / "labels" / "1.parquet")
+    with pytest.raises(DataError, match=r"1\.parquet has no column 'y'; it has 'id', 'z'"):
+        place.join().look()
+    os.remove(place.folder / "labels" / "1.parquet")
+    place.rows("b", [0.5])
+    with pytest.raises(DataError, match=r"b\.parquet: the key 'id' has type double"):
+        place.join().look()
+    os.remove(place.folder / "rows" / "b.parquet")
+    place.rows("b", [3], y=[0])
+    place.labels("2", {3: "c"})
+    with pytest.raises(DataError, match="has a column 'y', as the labels have"):
+        place.join().look()
+    os.remove(place.folder / "rows" / "b.parquet")
+    join = place.join()
+    assert join.look() == []
+    place.rows("a", [7, 8])
+    place.labels("3", {1: "a"})
+    with pytest.raises(DataError, match=r"a\.parquet was written again since it came"):
+        join.look()
+    for options in ({"key": "y"}, {"target": None}, {"n_rows": 0}, {"n_rows": 1.5}):
+        with pytest.raises(ParameterError):
+            place.join(**options)
+    (place.folder / "joined" / "mine.parquet").write_bytes(b"")
+    with pytest.raises(ParameterError, match=r"holds mine\.parquet; expected an empty or new"):
+        place.join()
