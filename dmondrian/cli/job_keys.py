@@ -118,7 +118,7 @@ TABLES: dict[str, dict[str, Key]] = {
             "learns each row when its label has come",
             required=True,
         ),
-        "key": Key("string", "the column that says which label is of which row", required=True),
+        "key": Key("string", "the column that pairs labels with rows", required=True),
         "joined": Key("string", "folder or URL for the rows with their labels", required=True),
         "rows": Key("integer", "newest rows that wait for labels (10,000,000)", minimum=1),
     },

@@ -111,7 +111,7 @@ class LabelJoin:
     out : str or path
         Folder or URL where files of joined rows are written.
     key : str
-        Column of both that says which label is of which row: whole numbers, texts or times, each
+        Column of both that pairs labels with rows: whole numbers, texts or times, each
         at most once among rows. Where it is not, the newest file has the row that is meant.
     target : str
         Column of the labels. Other columns of files of labels are not read.

@@ -146,7 +146,7 @@ def follow(
         cannot be exported is a warning, and ends nothing.
     labels : mapping or None
         Where labels come later than their rows, in files of their own: "data", where these come;
-        "key", the column of both that says which label is of which row; "out", a folder or URL
+        "key", the column of both that pairs labels with rows; "out", a folder or URL
         for the joined rows, which is what is learned; and "rows", how many of the newest rows wait
         for their labels. Each row is learned once, in the order in which labels come, and its key
         is no feature. See :class:`dmondrian.data.LabelJoin`.

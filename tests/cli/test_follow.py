@@ -248,6 +248,59 @@ def test_files_without_labels_are_scored_once_whatever_becomes_of_the_process(
         ).read_bytes()
 
 
+LABELS = """
+[labels]
+path = "labels"
+key = "id"
+joined = "joined"
+"""
+
+
+def put_pair(folder: Path, number: int, n: int) -> pa.Table:
+    """Put rows without labels into `data`; return their keys and labels."""
+    whole = rows(number, n).append_column("id", pa.array(range(1000 * number, 1000 * number + n)))
+    pq.write_table(whole.drop_columns(["y"]), folder / "data" / f"{number}.parquet")
+    return whole.select(["id", "y"])
+
+
+def test_rows_are_scored_when_they_come_and_learned_when_their_labels_do(
+    tmp_path: Path, data: Path, shared: str
+) -> None:
+    (tmp_path / "labels").mkdir()
+    job = write_job(tmp_path, shared=shared)
+    text = job.read_text().replace('"incoming"', '"data"').replace('["row"]', '["id"]')
+    job.write_text(text + LABELS)
+    first = put_pair(tmp_path, 0, 500)
+    _, stderr = call("follow", job, "--once", code=REFUSED)
+    assert "as no label of a row has come" in stderr
+    mixed = first.take(np.random.default_rng(0).permutation(500))
+    pq.write_table(mixed.slice(0, 400), tmp_path / "labels" / "0.parquet")
+    stdout, _ = call("follow", job, "--once")
+    assert "400 labels of" in stdout
+    assert "after their rows (medians)" in stdout
+    assert "400 rows learned, 400 in all" in stdout
+    assert "500 rows of" in stdout  # scored
+    second = put_pair(tmp_path, 1, 300)
+    later = pa.concat_tables([mixed.slice(350), second.slice(0, 200)])
+    pq.write_table(later, tmp_path / "labels" / "1.parquet")
+    stdout, _ = call("follow", job, "--once", "--json")
+    events = [json.loads(line) for line in stdout.splitlines()]
+    (joined,) = [event for event in events if event["event"] == "joined"]
+    assert (joined["rows"], joined["waiting"], joined["repeated"]) == (300, 0, 50)
+    assert joined["seconds_later"] >= 0.0
+    (event,) = [event for event in events if event["event"] == "learned"]
+    assert (event["rows"], event["n_rows"]) == (300, 700)
+    assert sorted(position for _, position in scored(tmp_path / "scores/run").values()) == [
+        400,
+        700,
+    ]
+    straight = write_job(tmp_path, "joined", "straight", shared)
+    call("train", straight, "--set", 'data.exclude=["id"]')
+    assert digests(tmp_path / "run") == digests(tmp_path / "straight")
+    _, stderr = call("train", job, code=2)
+    assert "[labels] is for `dmondrian follow`" in stderr
+
+
 def test_the_newest_model_is_exported(data: Path, tmp_path: Path, shared: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     file = tmp_path / "model.onnx"
