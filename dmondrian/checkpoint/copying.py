@@ -4,7 +4,7 @@ Relies on the pieces of a run. Promises a folder that loads, scores and goes on 
 does at that position; without what only the run needs: earlier checkpoints, attempts, leases.
 
 The manifest is written last: what a killed copy leaves is no model, and the same copy again goes on
-with it. One that fails or is interrupted removes what it wrote.
+with it. One that fails or is interrupted removes what it wrote, or leaves it to be gone on with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from dmondrian.store import Store, open_store
 _Read = Callable[[], bytes]
 
 
-def copy_model(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Run:
+def copy_model(
+    url: str | os.PathLike[str], folder: str | os.PathLike[str], *, resumable: bool = False
+) -> Run:
     """Copy the newest checkpoint of a run or saved model, or the one at ``url@position``.
 
     Parameters
@@ -32,6 +34,8 @@ def copy_model(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> R
     url : str or path
     folder : str or path
         Folder or URL; new, empty, or with what a killed copy of the same checkpoint left.
+    resumable : bool
+        Leave what was written where the copy fails, so that the next one goes on with it.
 
     Returns
     -------
@@ -66,8 +70,9 @@ def copy_model(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> R
             if _put(target, name, read()):
                 written.append(name)
     except BaseException:
-        with suppress(StoreError):  # what stays is no model, and in nobody's way
-            target.delete(written)
+        if not resumable:
+            with suppress(StoreError):  # what stays is no model, and in nobody's way
+                target.delete(written)
         raise
     return Run.open(target.url)
 

@@ -298,6 +298,9 @@ def _add_managing(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         "--keep", type=int, default=3, metavar="K", help="newest checkpoints to keep (default: 3)"
     )
     prune.add_argument("--dry-run", action="store_true", help="show what it would delete")
+    copy = add("copy", "copy a checkpoint of a run, all that it needs to load, score and go on")
+    copy.add_argument("model", metavar="RUN", help="run folder or URL, or RUN@POSITION")
+    copy.add_argument("out", metavar="OUT", help="new folder or URL, or that of a broken copy")
     cancel = add("cancel", "have whoever works on a run save and stop, or stop at a scored file")
     cancel.add_argument("model", metavar="RUN", help="run folder or URL")
 
@@ -369,6 +372,7 @@ _MODULES = {  # of dmondrian.cli, where the function of a command is
     "grow": "manage",
     "merge": "manage",
     "prune": "manage",
+    "copy": "manage",
     "report": "report",
     "compare": "compare",
     "export": "export",

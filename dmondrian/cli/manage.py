@@ -1,4 +1,4 @@
-"""`dmondrian grow`, `merge` and `prune`: a run after it was trained.
+"""`dmondrian grow`, `merge`, `prune` and `copy`: a run after it was trained.
 
 Relies on `dmondrian.distributed.grow` and on `dmondrian.checkpoint` for the work.
 """
@@ -65,4 +65,22 @@ def prune(arguments: argparse.Namespace, output: Output) -> int:
             f"{counted(len(one.blobs), 'blob')} ({size(one.n_bytes)}); "
             f"{counted(len(one.kept), 'checkpoint')} {'stays' if len(one.kept) == 1 else 'stay'}"
         )
+    return 0
+
+
+def copy(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian copy --help`."""
+    from dmondrian.checkpoint.copying import copy_model
+
+    run = copy_model(arguments.model, arguments.out, resumable=True)
+    (position,) = run.manifests()
+    sizes = run.store.sizes()
+    n_bytes = sum(sizes.values())
+    output.event(
+        "copied", {"run": run.url, "position": position, "objects": len(sizes), "bytes": n_bytes}
+    )
+    output.text(
+        f"{run.url} has the checkpoint at row {position:,}: {counted(len(sizes), 'object')}, "
+        f"{size(n_bytes)}"
+    )
     return 0

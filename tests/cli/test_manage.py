@@ -82,6 +82,12 @@ def test_a_run_is_grown_merged_and_pruned(
     stdout, _ = call("prune", grown, "--keep", 2)
     assert f"deleted {n_before - 2} checkpoints" in stdout
     assert events(call("describe", grown, "--json")[0])[0]["size"]["trees"] == 6
+    (copied,) = events(call("copy", grown, tmp_path / "copied", "--json")[0])
+    assert (copied["event"], copied["position"]) == ("copied", ROWS)
+    assert list(digests(tmp_path / "copied").values()) == list(digests(grown).values())
+    assert len(manifests(tmp_path / "copied")) == 1
+    _, stderr = call("copy", grown, tmp_path / "copied", code=2)
+    assert "is not empty" in stderr
 
 
 def test_a_run_is_followed_and_cancelled_from_elsewhere(

@@ -79,9 +79,9 @@ def stop_at(patch: pytest.MonkeyPatch, n: int, is_killed: bool) -> None:
         patch.setattr(Store, "delete", lambda *_: None)
 
 
-@pytest.mark.parametrize("is_killed", [False, True], ids=["interrupted", "killed"])
+@pytest.mark.parametrize("way", ["interrupted", "killed", "resumable"])
 def test_a_copy_that_was_stopped_anywhere_is_no_model_and_can_be_made_again(
-    fit: Fit, client, adult, tmp_path, is_killed: bool
+    fit: Fit, client, adult, tmp_path, way: str
 ) -> None:
     run = fit(estimator=forest(n_estimators=2), data=adult / "part-0.parquet")
     grow(run.run_url, 3, client=client)
@@ -89,10 +89,10 @@ def test_a_copy_that_was_stopped_anywhere_is_no_model_and_can_be_made_again(
     for n in range(n_objects):
         folder = tmp_path / f"copy-{n}"
         with pytest.MonkeyPatch.context() as patch:
-            stop_at(patch, n, is_killed)
+            stop_at(patch, n, way == "killed")
             with pytest.raises(KeyboardInterrupt):
-                copy_model(run.run_url, folder)
-        assert len(open_store(folder).list()) == (n if is_killed else 0)
+                copy_model(run.run_url, folder, resumable=way == "resumable")
+        assert len(open_store(folder).list()) == (0 if way == "interrupted" else n)
         with pytest.raises(CheckpointError):
             load_model(folder)
         copy_model(run.run_url, folder)
