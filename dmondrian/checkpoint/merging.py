@@ -111,7 +111,8 @@ def _fill(
     for before, digest in pairwise(stream.digests()):
         if digest in merged.stream.digests():
             continue  # of a merge before; the run may have been continued since
-        merged.stream.lead_to(str(digest), stream.read(digest), [str(before)])
+        stored = stream.read(digest) if stream.has(str(digest)) else None
+        merged.stream.lead_to(str(digest), stored, [str(before)])
     merged.stream.note_places(stream.places()[1])
     saved = {}
     for number, (run, shard) in enumerate(shards):

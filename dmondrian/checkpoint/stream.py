@@ -4,7 +4,7 @@
 
     plan.parquet              the first; create-only, its digest is in run.json
     plans/000001.json         which plan came next, and after which
-    plans/<digest>.parquet    that plan as a whole
+    plans/<digest>.parquet    that plan as a whole, while it is the newest or a checkpoint needs it
     places.json               where the run was, and where its files are, when it was last used;
                               which files that were learned were gone or changed then
 
@@ -185,13 +185,28 @@ class Stream:
             return None
         return document.unseal(data, f"{PLACES_NAME} in {self._store.url}", "Delete it.")
 
-    def lead_to(self, digest: str, plan: bytes, earlier: Collection[str]) -> None:
+    def has(self, digest: str) -> bool:
+        """Return whether a plan of the chain is still there as a whole."""
+        return self._store.exists(PLAN_NAME if digest == self._first else _plan_name(digest))
+
+    def drop(self, keep: Collection[str | None]) -> None:
+        """Delete plans but the first, the newest and those to keep; their links stay.
+
+        Each plan begins with all of those before it, so a run that is continued often would hold
+        the names of its first files once for each time.
+        """
+        chain = self.digests()
+        spare = {_plan_name(digest) for digest in chain[1:-1] if digest not in keep}
+        self._store.delete(sorted(spare.intersection(self._store.list(FOLDER))))
+
+    def lead_to(self, digest: str, plan: bytes | None, earlier: Collection[str]) -> None:
         """Make a plan the newest of the chain; links to plans that it does not continue go.
 
         Parameters
         ----------
         digest : str
-        plan : bytes
+        plan : bytes or None
+            None of one that is not kept, because others follow.
         earlier : collection of str
             Digests of the plans that it continues.
 
@@ -213,7 +228,8 @@ class Stream:
         for number in range(len(chain) - 1, known[-1], -1):
             self._store.delete(_link_name(number))
         if chain[known[-1]] != digest:
-            self._store.put(_plan_name(digest), plan)
+            if plan is not None:
+                self._store.put(_plan_name(digest), plan)
             link = document.seal({"plan": digest, "after": chain[known[-1]]})
             self._store.put_same(_link_name(known[-1] + 1), link)
 

@@ -101,3 +101,14 @@ def test_notes_on_files_that_were_learned_are_kept_with_the_places(store: Store)
     store.put("places.json", document.seal({"run": store.url, "files": {}, "notes": [1]}))
     with pytest.raises(CorruptError, match="has no texts"):
         stream.notes()
+
+
+def test_plans_that_no_checkpoint_needs_are_dropped_and_their_links_stay(store: Store) -> None:
+    stream = chain(store, 4)
+    stream.drop([LATER[1]])
+    assert stream.digests() == [FIRST, *LATER[:4]]
+    assert [stream.has(digest) for digest in LATER[:4]] == [False, True, False, True]
+    with pytest.raises(CorruptError, match="is missing"):
+        stream.read(LATER[0])
+    stream.lead_to(LATER[4], b"plan", [FIRST, *LATER[:4]])
+    assert stream.read() == b"plan"

@@ -43,6 +43,24 @@ def put(folder: Path, number: int, rows: int = 300) -> Path:
     return (folder / ".part").rename(folder / f"{number:04d}.parquet")
 
 
+def test_a_run_goes_back_to_a_checkpoint_whose_plan_is_not_kept_any_more(
+    following: Follow, tmp_path: Path
+) -> None:
+    for number in range(4):
+        put(tmp_path / "data", number)
+        found = following(once=True, keep=4)
+    assert found is not None
+    expected = digests(found)
+    for position in (900, 1200):  # as who deletes what is damaged does
+        (tmp_path / f"run/manifests/{position:012d}.json").unlink()
+    plan = Run.open(tmp_path / "run").stream.digests()[1]
+    (tmp_path / f"run/plans/{plan}.parquet").unlink()
+    found = following(once=True)
+    assert found is not None
+    assert found.summary["resumed_at"] == 600
+    assert digests(found) == expected
+
+
 def test_each_look_learns_what_has_come_and_few_checkpoints_are_kept(
     following: Follow, client: Client, tmp_path: Path
 ) -> None:
@@ -63,6 +81,7 @@ def test_each_look_learns_what_has_come_and_few_checkpoints_are_kept(
     assert [learned.n_rows for learned in seen] == [300 * n for n in range(1, 7)]
     assert all(learned.lag is not None and learned.lag > 0 for learned in seen)
     assert len(Run.open(tmp_path / "run").manifests()) == 2
+    assert len(list((tmp_path / "run/plans").glob("*.parquet"))) == 3  # of six that there were
     assert following(once=True).summary["rows"] == 0  # type: ignore[union-attr]
     put(tmp_path / "data", 0)
     options: dict[str, Any] = {"target": "income", "client": client, "run": tmp_path / "straight"}

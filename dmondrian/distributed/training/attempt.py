@@ -20,6 +20,7 @@ from typing import Any
 from distributed import Client
 
 from dmondrian.checkpoint import Lease, Manifest, Run
+from dmondrian.checkpoint.parts import parts_of
 from dmondrian.checkpoint.pruning import LEAST
 from dmondrian.data import Plan, places_of
 from dmondrian.distributed.cluster.alerts import Alerts, values_of
@@ -140,6 +141,8 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
                 forecasts = bool(run.run_json.get("progressive"))
                 warm(attempt.parameters, calibrate, forecasts)
                 manifest = attempt.drive(connect(), manifest, lease)
+                saved = [p for one in (run, *parts_of(run)) for p in one.manifests()]
+                run.stream.drop([plan.digest_at(position) for position in saved])
     attempt.ledger = attempt.ledger or attempt.open(manifest)
     progressive = attempt.ledger.progressive
     # After a merge of runs nothing is known of the rows before its start.

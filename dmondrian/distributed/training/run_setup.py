@@ -225,7 +225,9 @@ def _stored_plan(url: str) -> Plan | None:
         plan = Plan.from_parquet(stream.read())
         learned = max((p for one in (run, *parts_of(run)) for p in one.manifests()), default=0)
         needed = plan.digest_at(learned)
-        return plan if needed == plan.digest else Plan.from_parquet(stream.read(needed))
+        # One that is not there was dropped when a later checkpoint did not need it any more.
+        is_newest = needed == plan.digest or not stream.has(needed)
+        return plan if is_newest else Plan.from_parquet(stream.read(needed))
     except (CorruptError, NotFoundError):
         if len(chain) > 1:
             raise
