@@ -122,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     train = add("train", "train a forest by a job file, or resume it", _train_epilog())
     train.add_argument("job", metavar="JOB.toml", help="the job file")
     _add_overrides(train)
+    _add_metrics_port(train)
     train.add_argument(
         "--detach",
         action="store_true",
@@ -175,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_follow(command: argparse.ArgumentParser) -> None:
     command.add_argument("job", metavar="JOB.toml", help="the job file, as of train")
     _add_overrides(command)
+    _add_metrics_port(command)
     command.add_argument(
         "--interval",
         type=float,
@@ -191,6 +193,15 @@ def _add_follow(command: argparse.ArgumentParser) -> None:
         default=3,
         metavar="K",
         help="newest checkpoints to keep, of which each look saves one (default: 3)",
+    )
+
+
+def _add_metrics_port(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve metrics for Prometheus at this port, 0 for any; as [metrics] port",
     )
 
 

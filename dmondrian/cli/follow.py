@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dmondrian._text.wording import counted
-from dmondrian.cli.job import build_estimator, check_amounts, read_job
+from dmondrian.cli.job import build_estimator, check_amounts, metrics_options, read_job
 from dmondrian.cli.output import Output
 from dmondrian.cli.train import cluster_of
 
@@ -79,6 +79,7 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
                 progress=output.follow,
                 validation=job.validation,
                 alerts=job.alerts,
+                **metrics_options(job, arguments.metrics_port),
                 **options,
                 **cluster,
             )

@@ -17,7 +17,7 @@ import inspect
 import os
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,7 @@ class Job:
     validation: Any = None  # held-out data
     alerts: dict[str, Any] | None = None
     labels: dict[str, Any] | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
 
 
 def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job:
@@ -149,6 +150,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
         source=source,
         validation=tables.get("validation", {}).get("path"),
         alerts=tables.get("alerts"),
+        metrics=tables.get("metrics", {}),
     )
 
 
@@ -196,6 +198,12 @@ def build_estimator(job: Job) -> Any:
         key = (table, name) if name in {**job.data, **parameters} else (table,)
         raise JobError(f"{place(*key)}: [{table}] {in_toml(str(error))}") from error
     return estimator
+
+
+def metrics_options(job: Job, port: int | None) -> dict[str, Any]:
+    """Return where metrics are served, as keyword arguments; a port of the command wins."""
+    found = {f"metrics_{name}": value for name, value in job.metrics.items()}
+    return found if port is None else {**found, "metrics_port": port}
 
 
 def check_amounts(job: Job) -> None:

@@ -84,6 +84,10 @@ TABLES: dict[str, dict[str, Key]] = {
         "url": Key("string", "gets each alert as JSON, by POST"),
         "timeout": Key("integer", "seconds that each call may take (10)", minimum=1),
     },
+    "metrics": {
+        "port": Key("integer", "serve metrics for Prometheus at this port", True, minimum=0),
+        "host": Key("string", "address to serve them at; by default for this machine alone"),
+    },
     "cluster": {
         "scheduler": Key("string", '"local", an address, or a scheduler file'),
         "workers": Key("integer", "local worker processes", minimum=1),

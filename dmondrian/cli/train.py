@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dmondrian.cli.cluster import LOCAL, connected
-from dmondrian.cli.job import Job, build_estimator, check_amounts, read_job
+from dmondrian.cli.job import Job, build_estimator, check_amounts, metrics_options, read_job
 from dmondrian.cli.output import Output
 from dmondrian.cli.score import (
     held_out_lines,
@@ -54,6 +54,7 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
             on_plan=None if wanted is None else lambda plan: check_readable(wanted, plan.schema),
             validation=job.validation,
             alerts=job.alerts,
+            **metrics_options(job, arguments.metrics_port),
             **options,
             **cluster,
         )
@@ -81,6 +82,8 @@ def _detach(
     """Submit the job to a cluster that outlives this process."""
     from dmondrian import distributed
 
+    if job.metrics:
+        output.note("[metrics] is not for --detach: nobody knows the machine that would serve them")
     if job.cluster.get("scheduler", LOCAL) == LOCAL:
         raise JobError(
             "--detach: a local cluster ends with this command; expected [cluster] scheduler, the "

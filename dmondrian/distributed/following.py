@@ -31,13 +31,14 @@ from dmondrian.data.make import NoRowsError
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import Connection
-from dmondrian.distributed.cluster.events import EventListener, Events
+from dmondrian.distributed.cluster.events import EventListener
 from dmondrian.distributed.cluster.interrupt import Interrupts
 from dmondrian.distributed.cluster.progress import Listener
+from dmondrian.distributed.cluster.prometheus_metrics import HOST
 from dmondrian.distributed.scoring.score_arrivals import ScoreArrivals, Scored
 from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options
 from dmondrian.distributed.training.run_setup import IN_MEMORY, learned_by_all, prepare_run
-from dmondrian.distributed.training.train import TrainedRun, bring_to_end, checks_of
+from dmondrian.distributed.training.train import TrainedRun, bring_to_end, checks_of, serve_metrics
 from dmondrian.distributed.training.validation import HeldOutData
 from dmondrian.errors import CheckpointError, DataError, FencedError, ParameterError
 from dmondrian.store import open_store
@@ -106,6 +107,8 @@ def follow(
     validation: Any = None,
     alerts: Mapping[str, Any] | None = None,
     on_event: EventListener | None = None,
+    metrics_port: int | None = None,
+    metrics_host: str = HOST,
     n_workers: int | None = None,
     threads: int | None = None,
     **plan_options: Any,
@@ -161,8 +164,8 @@ def follow(
     alerts : mapping or None
         As in :func:`dmondrian.distributed.train`; after each look "lag" is known too, see
         :class:`Learned`.
-    on_event : callable or None
-        As in :func:`dmondrian.distributed.train`.
+    on_event, metrics_port, metrics_host
+        As in :func:`dmondrian.distributed.train`; the lag behind the newest data is a metric too.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -195,6 +198,8 @@ def follow(
     run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
     newest, before = None, None
     with ExitStack() as stack, Interrupts() as asked:
+        metrics = serve_metrics(stack, metrics_port, metrics_host)
+        options = replace(options, metrics=metrics)
         connect = Connection(stack, client, n_workers, threads)
 
         def is_asked() -> bool:
@@ -218,6 +223,8 @@ def follow(
                     + (", as no label of a row has come" if joining is not None else "")
                 )
             if now.has_come_since(before) and not (now.is_empty and not _exists(url)):
+                if metrics is not None:
+                    metrics.data_came(now.newest)
                 try:
                     opened, plan = prepare_run(
                         estimator, data, target, url, run_options, plan_options,
@@ -240,6 +247,8 @@ def follow(
                     prune(opened, keep)
                 newest, before, options = found, now, replace(options, listener=None)
                 is_exported = is_exported and not found.summary["rows"]
+                if metrics is not None and not found.summary["rows"]:
+                    metrics.data_learned(None)
                 if found.summary["rows"]:
                     seconds = time.monotonic() - began
                     lag = None if now.newest is None else max(0.0, time.time() - now.newest)
@@ -259,9 +268,11 @@ def follow(
 
 
 def _look_at_lag(options: AttemptOptions, lag: float | None, row: int, url: str) -> None:
-    """Raise alerts on how far the run is behind the newest file."""
+    """Raise alerts on how far the run is behind the newest file, and serve it."""
+    if options.metrics is not None:
+        options.metrics.data_learned(lag)
     if options.alerts is not None and lag is not None:
-        events = Events(options.on_event)
+        events = options.events()
         options.alerts.look({"lag": lag}, row, url, events)
         options.alerts.close(events)
 

@@ -42,7 +42,7 @@ HELD_OUT = {
     "regression": ("rmse", "mae", "r2", "pinball", "nll", "coverage_90"),
     "density": ("log_likelihood",),
 }
-OTHERS = ("drift", "lag", "recoveries", "waiting", "workers")
+OTHERS = ("drift", "lag", "memory", "recoveries", "waiting", "workers")
 OPTIONS = ("when", "command", "url", "timeout")
 TIMEOUT = 10.0
 """Seconds that a command or URL may take, by default."""
@@ -114,7 +114,8 @@ def values_of(progress: Progress) -> dict[str, float]:
     found: dict[str, float] = dict(progress.metrics)
     for span in ("window", "faded", "held_out"):
         found |= {f"{name}_{span}": value for name, value in getattr(progress, span).items()}
-    found |= {name: float(getattr(progress, name)) for name in ("recoveries", "waiting", "workers")}
+    counts = ("memory", "recoveries", "waiting", "workers")
+    found |= {name: float(getattr(progress, name)) for name in counts}
     return {**found, "drift": float(progress.has_drifted)}
 
 

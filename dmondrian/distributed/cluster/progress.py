@@ -58,6 +58,8 @@ class Progress:
         The loss of some rows was clearly above that of those before.
     waiting : int
         Rows among those learned that wait for their labels, with ``drift="follow"``.
+    memory : int
+        Bytes that the workers used when they were looked at last, up to half a minute ago.
     held_out : dict of str to float
         Metrics of the newest checkpoint that was evaluated on held-out data, its loss first, and
         its "position"; "best", the least loss so far, at "best_position".
@@ -82,6 +84,7 @@ class Progress:
     delay: int | str | None = None
     has_drifted: bool = False
     waiting: int = 0
+    memory: int = 0
     held_out: dict[str, float] = field(default_factory=dict)
 
     def line(self) -> str:

@@ -86,6 +86,7 @@ class Workers:
         self._demand: Future | None = None  # a pending task, while there is no worker
         self.threads: dict[str, int] = {}  # threads of each living worker
         self.memory: dict[str, int] = {}  # memory limit of each in bytes; 0 for none
+        self.used: dict[str, int] = {}  # memory that each used at the last poll, in bytes
         self.unresponsive: set[str] = set()  # workers that stopped replying
 
     def refresh(self, now: bool = False) -> bool:
@@ -121,6 +122,9 @@ class Workers:
             living = {a: int(w["nthreads"]) for a, w in found.items() if w["status"] in _LIVING}
             self.threads = {a: n for a, n in sorted(living.items()) if a not in self.unresponsive}
             self.memory = {a: int(found[a]["memory_limit"] or 0) for a in self.threads}
+            self.used = {
+                a: int((found[a].get("metrics") or {}).get("memory") or 0) for a in self.threads
+            }
             self._n_living = len(living)
             self._request_worker()
         if found is not None and self.threads:

@@ -25,7 +25,7 @@ from dmondrian.checkpoint.pruning import LEAST
 from dmondrian.data import Plan, places_of
 from dmondrian.distributed.cluster.alerts import Alerts, values_of
 from dmondrian.distributed.cluster.client import warm
-from dmondrian.distributed.cluster.events import EventListener, Events, counted
+from dmondrian.distributed.cluster.events import Event, EventListener, Events, counted
 from dmondrian.distributed.cluster.interrupt import Interrupts
 from dmondrian.distributed.cluster.progress import (
     Listener,
@@ -34,6 +34,7 @@ from dmondrian.distributed.cluster.progress import (
     Timeline,
     listener,
 )
+from dmondrian.distributed.cluster.prometheus_metrics import PrometheusMetrics
 from dmondrian.distributed.cluster.workers import REPLY_SECONDS
 from dmondrian.distributed.metrics.progressive import Progressive, read_counts
 from dmondrian.distributed.metrics.sortedness import Sortedness
@@ -69,6 +70,20 @@ class AttemptOptions:
     validation: Validation | None = None  # evaluates checkpoints on held-out data
     alerts: Alerts | None = None
     on_event: EventListener | None = None
+    metrics: PrometheusMetrics | None = None
+
+    def events(self) -> Events:
+        """Return new events, which call the listener and are counted."""
+        metrics, listener = self.metrics, self.on_event
+        if metrics is None:
+            return Events(listener)
+
+        def listen(event: Event) -> None:
+            metrics.count(event)
+            if listener is not None:
+                listener(event)
+
+        return Events(listen)
 
 
 def attempt_options(
@@ -269,7 +284,7 @@ class Attempt:
     def drive(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
         """Run the coordinator to the end; record the attempt in the run folder."""
         _equip(client)
-        timeline, events = Timeline(), Events(self.options.on_event)
+        timeline, events = Timeline(), self.options.events()
         alerts, url = self.options.alerts, self.run.url
 
         def listen(progress: Progress) -> None:
@@ -279,6 +294,8 @@ class Attempt:
             lease.tell(record, timeline.all_points(), events.newest())
             if self.options.listener is not None:
                 self.options.listener(progress)
+            if self.options.metrics is not None:
+                self.options.metrics.follow(progress)
             if alerts is not None:
                 alerts.look(values_of(progress), progress.rows, url, events)
 

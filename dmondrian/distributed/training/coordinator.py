@@ -228,6 +228,7 @@ class Coordinator:
             stopping_at=None if self._stop is None else self._row(self._stop + 1),
             stops_at_once=self._interrupts is not None and self._interrupts.is_requested,
             waiting=self._ledger.n_waiting,
+            memory=sum(self._workers.used.values()),
             held_out={} if self._validation is None else self._validation.progress(),
             **recent,
         )

@@ -24,8 +24,9 @@ from dmondrian.data import Plan
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import Connection
-from dmondrian.distributed.cluster.events import EventListener, Events
+from dmondrian.distributed.cluster.events import EventListener
 from dmondrian.distributed.cluster.progress import Listener
+from dmondrian.distributed.cluster.prometheus_metrics import HOST, PrometheusMetrics
 from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options, finish
 from dmondrian.distributed.training.run_setup import IN_MEMORY, prepare_run
 from dmondrian.distributed.training.stage_dask import is_dask, stage
@@ -99,6 +100,8 @@ def train(
     validation: Any = None,
     alerts: Mapping[str, Any] | None = None,
     on_event: EventListener | None = None,
+    metrics_port: int | None = None,
+    metrics_host: str = HOST,
     **plan_options: Any,
 ) -> TrainedRun:
     """Train a forest on a Dask cluster, from Parquet, with checkpoints.
@@ -174,6 +177,11 @@ def train(
         Called with each :class:`Event`, in the thread that trains: windows of rows, checkpoints,
         held-out metrics, alerts, losses of workers. What it raises ends the call; the last
         checkpoint stands. For the state once a second see `progress`.
+    metrics_port : int or None
+        Serve metrics for Prometheus at this port while the call lasts, 0 for any free one, which
+        is logged. Needs the extra ``prometheus``.
+    metrics_host : str
+        Address to serve them at; by default for this machine alone.
     **plan_options
         See :func:`dmondrian.data.make_plan`; ``time``, a column, for a ``delay`` that is a time.
 
@@ -202,6 +210,7 @@ def train(
     held_out = None if validation is None else HeldOutData(validation)
     url = open_store(run if run is not None else tempfile.mkdtemp(prefix="dmondrian-run-")).url
     with ExitStack() as stack:
+        options = replace(options, metrics=serve_metrics(stack, metrics_port, metrics_host))
         connect = Connection(stack, client, n_workers, threads)
         if is_dask(data):
             data, target = stage(connect(), data, target, url)
@@ -209,6 +218,15 @@ def train(
         check = checks_of(held_out, options.alerts, on_plan)
         opened, plan = prepare_run(estimator, data, target, url, run_options, plan_options, check)
         return bring_to_end(opened, plan, options, connect, held_out)
+
+
+def serve_metrics(stack: ExitStack, port: int | None, host: str) -> PrometheusMetrics | None:
+    """Serve metrics until a stack is closed; nothing without a port."""
+    if port is None:
+        return None
+    metrics = PrometheusMetrics(port, host)
+    stack.callback(metrics.close)
+    return metrics
 
 
 def checks_of(
@@ -251,7 +269,7 @@ def bring_to_end(
     alone = replace(options, alerts=None, on_event=None, validation=None)  # of the run itself
     attempts += [finish(part, plan, alone, connect) for part in parts_of(run)]
     if validation is not None:
-        validation.catch_up(connect, Events(options.on_event))
+        validation.catch_up(connect, options.events())
     summary = dict(attempts[0].summary)
     for other in (attempt.summary for attempt in attempts[1:]):
         for name in ("rows", "seconds", "checkpoints", "recoveries", "rows_replayed"):

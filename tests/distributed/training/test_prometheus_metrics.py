@@ -1,0 +1,127 @@
+"""A run serves metrics over HTTP while it works, and no longer."""
+
+from __future__ import annotations
+
+import logging
+import re
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+from prometheus_client.parser import text_string_to_metric_families
+
+from dmondrian.distributed import Event, Learned, follow
+from dmondrian.errors import MissingPackageError, ParameterError
+from tests.distributed.conftest import ADULT, COLUMNS, ROWS, Fit, forest
+
+
+class Scraper:
+    """Scrapes what is served, by the address that is logged."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "dmondrian")
+        self._caplog = caplog
+
+    @property
+    def url(self) -> str:
+        return re.findall(r"http://127\.0\.0\.1:\d+/metrics", self._caplog.text)[-1]
+
+    def __call__(self) -> dict[Any, float]:
+        with urllib.request.urlopen(self.url, timeout=30) as answer:
+            text = answer.read().decode()
+        return {
+            (one.name, *sorted(one.labels.values())): one.value
+            for family in text_string_to_metric_families(text)
+            for one in family.samples
+        }
+
+
+@pytest.fixture
+def scrape(caplog: pytest.LogCaptureFixture) -> Scraper:
+    return Scraper(caplog)
+
+
+def test_a_run_is_scraped_while_it_works(
+    fit: Fit, tmp_path: Path, scrape: Scraper, talkative: None
+) -> None:
+    held = tmp_path / "held.parquet"
+    pq.write_table(pq.read_table(ADULT, columns=COLUMNS).slice(ROWS, 300), held)
+    seen: list[dict[Any, float]] = []
+
+    def on_event(event: Event) -> None:
+        if event.kind == "held_out":
+            seen.append(scrape())
+
+    run = fit(metrics_port=0, validation=held, on_event=on_event)
+    assert len(seen) == 6
+    last = seen[-1]
+    name = "dmondrian_metric"
+    assert last[("dmondrian_rows",)] == last[("dmondrian_stream_rows",)] == ROWS
+    assert last[("dmondrian_durable_position",)] == ROWS
+    assert last[("dmondrian_workers",)] == 2
+    assert last[("dmondrian_memory_bytes",)] > 0
+    assert last[("dmondrian_rows_per_second",)] > 0
+    assert last[name, "log_loss", "so_far"] == run.metrics["log_loss"]
+    assert last[name, "accuracy", "window"] == run.metrics["window"]["accuracy"]
+    before = run.held_out["checkpoints"][-2]
+    assert last[name, "held_out", "log_loss"] == before["log_loss"]
+    assert last["dmondrian_events_total", "checkpoint"] == 6
+    assert seen[0][("dmondrian_durable_position",)] < ROWS
+    with pytest.raises(OSError, match="refused"):
+        scrape()
+
+
+def test_following_serves_its_lag(client: Client, tmp_path: Path, scrape: Scraper) -> None:
+    table = pq.read_table(ADULT, columns=COLUMNS)
+    (tmp_path / "data").mkdir()
+
+    def put(number: int) -> None:
+        pq.write_table(table.slice(300 * number, 300), tmp_path / ".part")
+        (tmp_path / ".part").rename(tmp_path / f"data/{number}.parquet")
+
+    class StopError(Exception):
+        pass
+
+    lags: list[tuple[float | None, dict[Any, float]]] = []
+    while_learning: list[float] = []
+
+    def on_learned(learned: Learned) -> None:
+        lags.append((learned.lag, scrape()))
+        if len(lags) == 2:
+            raise StopError
+        put(1)
+
+    def on_event(event: Event) -> None:
+        if event.kind == "checkpoint":
+            while_learning.append(scrape()[("dmondrian_lag_seconds",)])
+
+    put(0)
+    with pytest.raises(StopError):
+        follow(
+            forest(), tmp_path / "data", target="income", run=tmp_path / "run", client=client,
+            interval=0.1, on_learned=on_learned, on_event=on_event, metrics_port=0,
+        )  # fmt: skip
+    assert [found[("dmondrian_last_lag_seconds",)] for _, found in lags] == [lag for lag, _ in lags]
+    assert [found[("dmondrian_rows",)] for _, found in lags] == [300, 600]
+    assert [found[("dmondrian_lag_seconds",)] for _, found in lags] == [0.0, 0.0]
+    assert len(while_learning) == 2
+    assert min(while_learning) > 0.0
+
+
+def test_ports_that_cannot_be_used_are_refused(
+    fit: Fit, tmp_path: Path, scrape: Scraper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(plan: object) -> None:
+        fit("other", metrics_port=int(scrape.url.split(":")[2].split("/")[0]))
+
+    with pytest.raises(ParameterError, match="cannot be served"):
+        fit(metrics_port=0, on_plan=again)
+    with pytest.raises(ParameterError, match="expected a port"):
+        fit(metrics_port=70_000)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingPackageError, match=r"dmondrian\[prometheus\]"):
+        fit(metrics_port=0)
+    assert not (tmp_path / "run" / "run.json").exists()
