@@ -129,3 +129,15 @@ def test_follow_evaluates_what_it_learned(folder: Path, shared: str) -> None:
     assert raised == ["lag > 0.0001"]
     stdout, _ = call("follow", *words_[1:], "--once", "--json")
     assert not {"held_out", "alert"} & {event["event"] for event in events(stdout)}
+
+
+def test_metrics_are_served_at_the_port_of_the_job_or_command(folder: Path, shared: str) -> None:
+    for name, more in (
+        ("by-job", ("--set", "metrics.port=0", "--set", "metrics.host=localhost")),
+        ("by-command", ("--set", "metrics.port=1", "--metrics-port", "0")),
+    ):
+        _, stderr = call(*words(folder, shared, name), *more)
+        assert "metrics are served at http://" in stderr
+        assert ("localhost" in stderr) == (name == "by-job")
+    _, stderr = call(*words(folder, shared, "x"), "--set", "metrics.prot=1", code=2)
+    assert "did you mean 'port'" in stderr

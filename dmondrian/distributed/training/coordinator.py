@@ -269,8 +269,8 @@ class Coordinator:
             if interrupts.is_requested or self._lease.is_asked_to_stop:
                 return False
             assert self._validation is not None  # it is evaluating
-            self._validation.look(self._events, _TICK)
             self._reporter.report(self.progress)
+            self._validation.look(self._events, _TICK)
         return True
 
     def _unsent(self) -> int:
