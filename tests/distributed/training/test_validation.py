@@ -22,7 +22,17 @@ from dmondrian.data import read_blocks
 from dmondrian.distributed import Progress, TrainedRun, evaluate, train
 from dmondrian.distributed.training import validation
 from dmondrian.errors import CheckpointError, SchemaError
-from tests.distributed.conftest import ADULT, COLUMNS, ROWS, Fit, digests, forest
+from tests.distributed.conftest import (
+    ADULT,
+    COLUMNS,
+    PATIENCE,
+    ROWS,
+    Fit,
+    Grow,
+    digests,
+    forest,
+    resize,
+)
 
 POSITIONS = [1000, 2000, 3000, 4000, 5000, 6000]
 
@@ -191,6 +201,30 @@ def test_a_stop_gives_an_evaluation_up_and_the_next_call_begins_it_again(
     stopped_at = min(checkpoints_of(run))
     assert {position for position in POSITIONS if position > stopped_at} <= set(checkpoints_of(run))
     assert stopped_at <= 3000  # where it stopped was evaluated when it went on
+
+
+def test_workers_that_are_lost_meanwhile_change_nothing(
+    fit: Fit, held: Path, cluster: Grow, monkeypatch: pytest.MonkeyPatch, talkative: None,
+    validated: tuple[TrainedRun, list[Progress]],
+) -> None:  # fmt: skip
+    made, client = cluster(2)
+    begun, lost, measure = threading.Event(), threading.Event(), validation.measure
+
+    def waiting(*args: Any, **options: Any) -> dict[str, Any]:
+        begun.set()
+        assert lost.wait(PATIENCE)
+        return measure(*args, **options)
+
+    def lose_one(progress: Progress) -> None:
+        if begun.is_set() and not lost.is_set():
+            resize(made, client, 1)
+            lost.set()
+
+    monkeypatch.setattr(validation, "measure", waiting)
+    run = fit(client=client, validation=held, progress=lose_one)
+    assert lost.is_set()
+    assert digests(run) == digests(validated[0])
+    assert checkpoints_of(run) == checkpoints_of(validated[0])
 
 
 def test_a_failure_is_told_and_ends_no_training(
