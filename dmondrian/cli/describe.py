@@ -373,9 +373,10 @@ def _alert_lines(alerts: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _counts(stored: dict[str, Any]) -> dict[str, int]:
     if not stored.get("counts"):
         return {}
+    from dmondrian.data import events_of
     from dmondrian.distributed.metrics.progressive import read_counts
 
-    return read_counts(stored)
+    return events_of(read_counts(stored))
 
 
 def _show_plain_features(stored: dict[str, Any], output: Output) -> int:

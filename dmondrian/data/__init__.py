@@ -13,6 +13,12 @@ from dmondrian.data.extend import change_between, extend_plan
 from dmondrian.data.label_join import Joined, LabelJoin
 from dmondrian.data.lake import list_source
 from dmondrian.data.make import make_plan, make_scoring_plan
+from dmondrian.data.missing_counts import (
+    ROWS_READ,
+    count_missing,
+    events_of,
+    missing_shares,
+)
 from dmondrian.data.moved import absent_files, place, place_beside, places_of, stored_plan
 from dmondrian.data.plan import BLOCK_ROWS, Block, Plan
 from dmondrian.data.read import Encoded, read_block, read_blocks, read_chunk
@@ -20,6 +26,7 @@ from dmondrian.data.schema import Column, Schema
 
 __all__ = [
     "BLOCK_ROWS",
+    "ROWS_READ",
     "Arrivals",
     "Arrived",
     "Block",
@@ -35,10 +42,13 @@ __all__ = [
     "asks_the_same",
     "change_between",
     "common_rows",
+    "count_missing",
+    "events_of",
     "extend_plan",
     "list_source",
     "make_plan",
     "make_scoring_plan",
+    "missing_shares",
     "place",
     "place_beside",
     "places_of",

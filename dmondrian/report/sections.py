@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from dmondrian._text.wording import counted, size
 from dmondrian.checkpoint.held_out import HeldOutRecord
+from dmondrian.data import ROWS_READ, events_of, missing_shares
 from dmondrian.distributed.cluster.progress import clock
 from dmondrian.distributed.metrics.age_curve import BOOSTED, FOREVER, span_of_ages
 from dmondrian.distributed.metrics.baselines import BASELINE_NAMES
@@ -426,6 +427,7 @@ def inputs(facts: Facts) -> Markup:
         return render("inputs.html", has_schema=False, names=shown)
     from dmondrian.data.schema import describe_encoding
 
+    missing = missing_shares(schema, facts.counts)
     shares = dict(facts.importances)
     ranked = sorted(schema.columns, key=lambda column: -shares.get(column.name, 0.0))
     columns = [
@@ -434,7 +436,7 @@ def inputs(facts: Facts) -> Markup:
             column.kind,
             f"{column.width:,}",
             percent(shares[column.name]) if column.name in shares else "",
-            "some" if column.has_nulls else "none",
+            _missing(missing.get(column.name)),
             describe_encoding(column),
         )
         for column in ranked[:_SHOWN_COLUMNS]
@@ -454,8 +456,15 @@ def inputs(facts: Facts) -> Markup:
         columns=columns[:_UNFOLDED],
         folded=columns[_UNFOLDED:],
         more=counted(n_more, "more column") if n_more > 0 else "",
-        events=[(_event(name), f"{rows:,}") for name, rows in facts.counts.items()],
+        events=[(_event(name), f"{rows:,}") for name, rows in events_of(facts.counts).items()],
+        n_counted=counted(n, "row") if (n := facts.counts.get(ROWS_READ, 0)) else "",
     )
+
+
+def _missing(share: float | None) -> str:
+    if share is None:
+        return "some"
+    return percent(share) if share == 0.0 or share >= 0.001 else "<0.1%"
 
 
 def _event(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from dmondrian.frames import FrameModel
 from dmondrian.report import write_report
 from dmondrian.report.column_dependence import find_dependence, values_of
 from dmondrian.report.facts import gather
+from dmondrian.report.sections import inputs
 from tests.cli.command import call
 
 
@@ -71,6 +73,23 @@ def test_it_is_the_mean_prediction_of_rows_with_the_column_set(product) -> None:
         else:
             assert one.missing is None
     assert max(np.ptp(one.means, axis=0).max() for one in found) > 0.1
+
+
+def test_the_page_has_shares_of_missing_values(product, tmp_path) -> None:
+    run, _ = product
+    text = write_report(run.run_url, tmp_path / "page.html").read_text()
+    share = {name: re.search(rf"<td>{name}</td>(?:<td>[^<]*</td>){{3}}<td>([^<]*)</td>", text)[1]
+             for name in ("x", "kind", "when", "n")}  # fmt: skip
+    assert share == {"x": "25%", "kind": "0%", "when": "0%", "n": "0%"}
+    assert "Missing: of the 108 rows with a target that were read." in text
+    assert "Values met" not in text
+    reported, _ = call("describe", run.run_url)
+    assert "rows_read" not in reported
+    assert "values met" not in reported
+    facts = gather(run.run_url)
+    facts.counts = {}  # as of a run that an earlier version trained
+    assert "<td>some</td>" in inputs(facts)
+    assert "Missing: of" not in inputs(facts)
 
 
 def test_the_page_draws_it_where_it_is_asked_for(product, of_numbers, tmp_path) -> None:

@@ -27,7 +27,7 @@ from dmondrian.checkpoint.codec import decode_forest
 from dmondrian.checkpoint.manifest import manifest_name
 from dmondrian.checkpoint.run import Run
 from dmondrian.checkpoint.summary import Summary
-from dmondrian.data import Chunk, Plan, place, read_chunk
+from dmondrian.data import Chunk, Plan, count_missing, place, read_chunk
 from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.cluster.code_version import code_digest
 from dmondrian.distributed.worker.add_forecasts import add_forecasts
@@ -111,6 +111,7 @@ class HeldRun:
 
     def _read(self, index: int) -> PreparedChunk:
         read = read_chunk(self.plan, self.chunks[index], self._floor)
+        read.counts.update(count_missing(self.plan.schema, read.X))
         return PreparedChunk(read, self._preparation)
 
     def _seconds(self, index: int) -> float:
