@@ -32,7 +32,11 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
 
     def report(learned: Any) -> None:
         output.close_bar()
+        from dmondrian.drift.waiting_rows import waiting_in_words
+
         lag = "" if learned.lag is None else f", {learned.lag:.1f} s after the newest file"
+        summary = learned.run.summary
+        waiting = waiting_in_words(summary) if "waiting" in summary else ""
         output.event(
             "learned",
             {
@@ -40,12 +44,14 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
                 "n_rows": learned.n_rows,
                 "seconds": learned.seconds,
                 "lag": learned.lag,
+                **({"waiting": summary["waiting"]} if "waiting" in summary else {}),
                 "metrics": learned.run.metrics,
             },
         )
         output.text(
-            f"{counted(learned.rows, 'row')} learned, {learned.n_rows:,} in all, saved in "
-            f"{learned.seconds:.1f} s{lag}"
+            f"{counted(learned.rows, 'row')} {'came' if waiting else 'learned'}, "
+            f"{learned.n_rows:,} in all, saved in {learned.seconds:.1f} s{lag}"
+            + (f"; {waiting}" if waiting else "")
         )
 
     def report_scored(scored: Any) -> None:

@@ -429,9 +429,14 @@ class BaseForest(BaseEstimator):
                 **options,
             )
         except ValueError as error:
-            if "Input X contains NaN" not in str(error):
-                raise
-            raise self._error_of_missing_values() from None
+            if "Input X contains NaN" in str(error):
+                raise self._error_of_missing_values() from None
+            if "could not convert string" in str(error) and hasattr(data[0], "columns"):
+                raise ParameterError(
+                    f"a column of X has texts ({error}): make it pandas' CategoricalDtype or "
+                    "polars' Enum and set categorical_features='from_dtype', or leave it out"
+                ) from None
+            raise
 
     def _error_of_missing_values(self) -> ParameterError:
         if "missing_values" not in self.get_params(deep=False):

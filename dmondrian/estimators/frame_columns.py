@@ -9,6 +9,7 @@ Shapes: n rows, d columns as they are given.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from dmondrian.data.schema import NULL_LEVEL, Column
 from dmondrian.errors import DataError, ParameterError
 
 FROM_DTYPE = "from_dtype"
+_MANY = 8  # values, none of which is known: a few may be new ones
 
 Columns = tuple[Column | None, ...]
 """Of each given column its encoding, None for numbers."""
@@ -56,7 +58,7 @@ def columns_of(frame: Any, given: Any, has_nulls: bool) -> Columns | None:
         return None
     found: list[Column | None] = []
     for place, (name, kind) in enumerate(zip(names, list(frame.dtypes), strict=True)):
-        levels = _levels_of(kind)
+        levels = _levels_of(name, kind)
         is_open = type(kind).__name__ == "Categorical"  # polars'
         if levels is None and (is_open if wanted is None else place in wanted):
             raise ParameterError(
@@ -86,7 +88,8 @@ def check_same(frame: Any, columns: Columns) -> None:
     """
     kinds = dict(zip(_names(frame) or [], getattr(frame, "dtypes", ()), strict=False))
     for column in filter(None, columns):
-        levels = _levels_of(kinds[column.name]) if column.name in kinds else None
+        kind = kinds.get(column.name)
+        levels = None if kind is None else _levels_of(column.name, kind)
         if column.name in kinds and (levels is None or sorted(levels) != list(column.levels)):
             came = "none" if levels is None else f"{levels[:8]}"
             raise DataError(
@@ -190,15 +193,16 @@ def _place(which: Any, names: Sequence[Any]) -> int:
     )
 
 
-def _levels_of(kind: Any) -> list[str] | None:
+def _levels_of(name: Any, kind: Any) -> list[str] | None:
     """Return the categories that a column's type lists, as texts; None where it lists none."""
     if type(kind).__name__ not in ("Enum", "CategoricalDtype"):
         return None
     try:
         categories = pa.array(kind.categories.to_list())
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise ParameterError(
-            f"the categories of {kind} are of several types: make them all texts, or all numbers"
+            f"the categories of the column {name!r} are not all texts, all times, or all numbers "
+            f"within 64 bits ({str(error)[:100]}): make them texts"
         ) from error
     return as_texts(categories)[0]
 
@@ -228,4 +232,13 @@ def _numbers(frame: Any, column: Column) -> np.ndarray:
             f"the column {column.name!r} was one of categories, and has values now that are no "
             f"texts: {str(error)[:200]}"
         ) from error
+    n = int((numbers >= 0).sum())
+    if n >= _MANY and not (numbers[numbers >= 0] < len(column.levels)).any():
+        warnings.warn(
+            f"none of {n} values of the column {column.name!r} is one of its {len(column.levels)} "
+            f"categories ({', '.join(column.levels[:5])}): all are taken for other ones; the "
+            f"column has type {own.dtype} now, and was of {column.type}",
+            UserWarning,
+            stacklevel=2,
+        )
     return np.where(numbers < 0, np.nan, numbers)

@@ -112,6 +112,11 @@ class StreamFollowing(BaseForest):
     def _check_drift(self) -> None:
         """Refuse parameters that do not go with ``drift``."""
         self._check_experts()
+        delay: Any = self.delay
+        if isinstance(delay, np.timedelta64):  # NumPy counts it among whole numbers
+            raise ParameterError(
+                f'delay={self.delay!r}: give a time as text, such as "1 day", or a number of rows'
+            )
         if self.drift is None:
             if self.delay != 1:
                 raise ParameterError(

@@ -199,7 +199,7 @@ def test_frames_to_learn_have_the_first_ones_categories() -> None:
 def test_unknown_values_are_others_and_missing_ones_are_refused() -> None:
     model = AMFClassifier(**ON).fit(FRAME, LABELS)
     known = AMFClassifier(**SMALL).fit(by_hand(FRAME), LABELS)
-    new = FRAME[:20].assign(town="Enns", size=7)
+    new = FRAME[:7].assign(town="Enns", size=7)
     answer = known.predict_proba(by_hand(new))
     np.testing.assert_array_equal(model.predict_proba(new), answer)
     new["town"] = pd.Categorical(new["town"])
@@ -286,7 +286,18 @@ def test_stored_categories_are_checked(tmp_path: Path) -> None:
         (FRAME, [True], "names True"),
         (FRAME, "from_type", "categorical_features"),
         (FRAME.assign(town=pd.Categorical([None] * N)), "from_dtype", "no categories"),
-        (FRAME.assign(town=pd.Categorical(["1"] * N, ["1", 1])), "from_dtype", "several types"),
+        (
+            FRAME.assign(town=pd.Categorical(["1"] * N, ["1", 1])),
+            "from_dtype",
+            "'town' are not all texts",
+        ),
+        (FRAME.assign(size=pd.cut(FRAME["x"], 3)), "from_dtype", "'size' are not all texts"),
+        (
+            FRAME.assign(size=pd.Categorical(np.arange(N, dtype="u8") + 2**63)),
+            "from_dtype",
+            "numbers within 64 bits",
+        ),
+        (FRAME.assign(town=FRAME["town"].astype(str)), None, "categorical_features='from_dtype'"),
         (FRAME.set_axis(["x", "x", "y", "z"], axis=1), "from_dtype", "a name of its own"),
         (FRAME.set_axis([0, 1, 2, 3], axis=1), "from_dtype", "a name of its own"),
         (FRAME.assign(town=TOWNS), "from_dtype", "could not convert"),
@@ -341,3 +352,18 @@ def test_it_is_fixed_and_found_anew_by_fit() -> None:
     model.set_params(categorical_features=None).fit(by_hand(FRAME), LABELS)
     assert state_of(model) == state_of(AMFClassifier(**SMALL).fit(by_hand(FRAME), LABELS))
     assert (cross_val_score(AMFClassifier(**ON), FRAME, LABELS, cv=3) > 0.5).all()
+
+
+def test_a_column_of_which_no_value_is_known_is_warned_of() -> None:
+    days = pd.Categorical(pd.to_datetime(np.where(LABELS == "yes", "2020-01-01", "2021-01-01")))
+    model = AMFClassifier(**ON).fit(FRAME.assign(town=days), LABELS)
+    texts = FRAME.assign(town=days.astype(str).to_numpy(object))
+    with pytest.warns(UserWarning, match="none of 8 values of the column 'town' is one of its 2"):
+        model.predict(texts[:8])
+    model.predict(texts[:7])  # they may be new
+
+
+def test_a_delay_is_no_length_of_numpys() -> None:
+    model = AMFClassifier(drift="follow", delay=np.timedelta64(50, "ns"))
+    with pytest.raises(ParameterError, match='give a time as text, such as "1 day"'):
+        model.fit(np.zeros((4, 1)), [0, 1, 0, 1])

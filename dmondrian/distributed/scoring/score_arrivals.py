@@ -108,6 +108,7 @@ class ScoreArrivals:
         self._arrivals = Arrivals(options["data"], self._done)
         self._compared: dict[str, State] = {}  # scored files, as they were when last compared
         self._refused: dict[str, State] = {}  # files that cannot be scored
+        self._unlisted = ""  # why the place could not be listed when it was last looked at
 
     def look(self, connect: Callable[[], Client], is_asked: Callable[[], bool]) -> int:
         """Score what has come; return the number of files.
@@ -124,7 +125,14 @@ class ScoreArrivals:
         KeyboardInterrupt
             It was asked to end while a file was scored, which goes on from there the next time.
         """
-        arrived = self._arrivals.look()
+        try:
+            arrived = self._arrivals.look()
+        except DataError as error:  # nothing that is to be scored keeps rows from being learned
+            if str(error) != self._unlisted:
+                _log.warning("nothing is scored: %s", error)
+            self._unlisted = str(error)
+            return 0
+        self._unlisted = ""
         if arrived.tables:
             raise ParameterError(
                 f"score: {next(iter(arrived.tables))} is a table; expected a folder, glob or URL "

@@ -165,6 +165,20 @@ def test_names_of_folders_are_legible_and_differ() -> None:
     assert len(set(names)) == 4
 
 
+def test_a_place_that_cannot_be_listed_is_named_once_and_scored_later(
+    run: str, client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"data": tmp_path / "in", "out": tmp_path / "out"}
+    scoring = ScoreArrivals(run, options, None)
+    put(tmp_path, 2)
+    (tmp_path / "in/loop").symlink_to(tmp_path / "in")
+    for _ in range(2):
+        assert scoring.look(lambda: client, lambda: False) == 0
+    assert caplog.text.count("nothing is scored:") == 1
+    (tmp_path / "in/loop").unlink()
+    assert scoring.look(lambda: client, lambda: False) == 1
+
+
 def test_what_cannot_be_scored_so_is_refused(run: str, client: Client, tmp_path: Path) -> None:
     def refused(options: dict[str, Any], match: str) -> None:
         with pytest.raises(ParameterError, match=match):
