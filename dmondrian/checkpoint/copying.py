@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
+from dmondrian.checkpoint.held_out import NAME as HELD_OUT_NAME
 from dmondrian.checkpoint.opening import RUN_NAME
 from dmondrian.checkpoint.parts import Pieces, part_folder, pieces, tree_range
 from dmondrian.checkpoint.run import BLOBS, Run
@@ -84,8 +85,8 @@ def _objects(found: Pieces) -> Iterator[tuple[str, _Read]]:
         for shard in manifest.shards.values():
             read = partial(run.get_blob, shard["digest"], shard["bytes"])
             yield f"{below}{BLOBS}/{shard['digest']}", read
-        for name in (PLAN_NAME, PLACES_NAME, *run.store.list(FOLDER), RUN_NAME):
-            if run.store.exists(name):  # a saved model has no plan
+        for name in (PLAN_NAME, PLACES_NAME, *run.store.list(FOLDER), HELD_OUT_NAME, RUN_NAME):
+            if run.store.exists(name):  # a saved model has no plan, many runs no held-out data
                 yield f"{below}{name}", partial(run.store.get, name)
         yield f"{below}{manifest.name}", manifest.to_bytes
 

@@ -245,8 +245,9 @@ def _trained(run: Run) -> dict[str, Any] | None:
 
 def _of_use(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of an estimator that mean something beside its ``drift``."""
-    if given.get("class_weight") is not None:
-        pairs = (f"{on_one_line(str(label))!r} {w:g}" for label, w in given["class_weight"])
+    weights = given.get("class_weight")
+    if weights is not None and not isinstance(weights, str):
+        pairs = (f"{on_one_line(str(label))!r} {w:g}" for label, w in weights)
         given = {**given, "class_weight": ", ".join(pairs)}
     if "drift" not in given:
         return dict(given)

@@ -2,24 +2,24 @@
 
 ::
 
-    00000001-<digest>.parquet   rows whose labels came in one file: the digest of its address
-    00000002-<digest>.parquet   of the next file; or of one before, whose other rows have come now
+    00000001.parquet    rows whose labels came in one file, which its metadata name
+    00000002.parquet    of the next file; or of one before, whose other rows have come now
 
-Relies on arrivals for files that are whole, and on a store that writes a file once. Promises that
-rows stand in the order in which their labels came, and never change their place; that a row is
-joined with one label, and a label with one row, whatever ends the process meanwhile; that labels
-and rows whose other half never comes are counted; and that memory holds the keys of at most
-``n_rows`` rows and as many labels, beside the rows of one file of labels.
+These files are all that is kept of what was joined. Relies on arrivals for files that are whole,
+and on a store that writes a file once. Promises that rows stand in the order in which their labels
+came, and never change their place; that a row is joined with one label, and a label with one row,
+whatever ends the process meanwhile; that labels and rows whose other half never comes are counted;
+and that memory holds the keys of at most ``n_rows`` rows and as many labels, beside the rows of one
+file of labels.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,8 @@ _log = logging.getLogger("dmondrian")
 _ABOUT = b"dmondrian.labels"  # metadata of a file: which labels it has, and what is left of them
 _GONE = "is not there any more: what waits in it is given up"
 _OLD = "is older than all that may wait: what waits in it is given up"
-_NAME = re.compile(r"(\d{8})-([0-9a-f]{16})\.parquet")
+_NAME = re.compile(r"\d{8}\.parquet")
+_PARTITION = re.compile(r"/([^/=]+)=[^/]*/")  # a folder that is a column
 _ROW_GROUP = 1 << 16
 
 
@@ -86,10 +87,6 @@ class _Keys:
     before: int = 0  # rows that came before this file
     values: pa.Array | None = None  # the labels; None of a file of rows
     repeated: int = 0
-    digest: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.digest = _digest(self.uri)
 
     @property
     def n_open(self) -> int:
@@ -143,14 +140,15 @@ class LabelJoin:
             raise ParameterError(f"rows is {n_rows!r}; expected a whole number, at least 1")
         self._key, self._target, self._n_rows = key, target, n_rows
         self._store = open_store(out)
-        strange = [name for name in self._store.list() if _NAME.fullmatch(name) is None]
+        strange = [n for n in self._store.list() if n.endswith(".parquet") and not _NAME.match(n)]
         if strange:
             raise ParameterError(
                 f"labels: {self._store.url} holds {strange[0]}; expected an empty or new folder, "
                 "or one with the rows that were joined for this run before"
             )
         self._arrivals = Arrivals(rows), Arrivals(labels)
-        self._seen: dict[str, State] = {}  # files that were read, or are known not to be needed
+        # Files that were read, or are known not to be needed: of rows, of labels.
+        self._seen: tuple[dict[str, State], dict[str, State]] = {}, {}
         self._rows: list[_Keys] = []
         self._labels: list[_Keys] = []
         self._n_came = 0  # rows, of all files
@@ -173,15 +171,20 @@ class LabelJoin:
             Another process joins the same rows.
         """
         rows, labels = (self._look(arrivals) for arrivals in self._arrivals)
-        closed, before = self._resume() if self._next is None else (set(), [])
+        if both := sorted(rows.files.keys() & labels.files.keys()):
+            raise ParameterError(
+                f"{both[0]} is among the rows and among the labels: expected two places, none of "
+                "them within the other"
+            )
+        before = self._resume() if self._next is None else []
         self._give_up([of for of in self._rows if of.uri not in rows.files], _GONE)
-        for uri, state in self._new(rows):
+        for uri, state in self._new(rows, 0):
             self._rows.append(self._read_rows(uri, state))
-        for uri, state in self._new(labels):
-            if _digest(uri) not in closed:
-                self._labels.append(self._read_labels(uri, state))
-        for digest, keys in before:
-            self._mark(digest, keys)
+        for uri, state in self._new(labels, 1):
+            self._labels.append(self._read_labels(uri, state))
+        if before:  # what was too old for earlier processes is too old
+            self._give_up(_oldest(self._rows, self._n_rows), _OLD)
+            self._mark(before)
         written = [joined for of in self._labels if (joined := self._join(of)) is not None]
         self._labels = [of for of in self._labels if of.n_open]
         for kept in (self._labels, self._rows):
@@ -197,50 +200,57 @@ class LabelJoin:
             )
         return arrived
 
-    def _new(self, arrived: Arrived) -> Iterator[tuple[str, State]]:
+    def _new(self, arrived: Arrived, side: int) -> Iterator[tuple[str, State]]:
         """Yield files that were not seen before, in the order of their names."""
+        seen = self._seen[side]
         for uri, state in arrived.files.items():
-            if uri not in self._seen:
+            if uri not in seen:
                 yield uri, state
-            elif self._seen[uri] != state:
+            elif seen[uri] != state:
                 _log.warning(
                     "%s was written again: what it holds now is not joined; write to files of new "
                     "names",
                     uri,
                 )
-            self._seen[uri] = state
+            seen[uri] = state
 
-    def _resume(self) -> tuple[set[str], list[tuple[str, pa.Array]]]:
-        """Return what earlier processes have joined.
+    def _resume(self) -> list[tuple[str, pa.Array]]:
+        """Return what earlier processes have joined: the file of labels, and the keys of its rows.
 
-        Returns
-        -------
-        closed : set of str
-            Digests of the files of labels that need not be read again.
-        before : list of (str, Array)
-            The newest files: the digest of their labels, and the keys of their rows. Among rows
-            that may still get a label, at most twice ``n_rows`` have come, and so been joined.
+        Of the newest files: of the rows that may still get a label all are among them, as no more
+        than twice ``n_rows`` may have come, and so been joined, since the first of these came.
         """
-        names = sorted(self._store.list())
+        names = sorted(name for name in self._store.list() if _NAME.fullmatch(name))
         self._next = 1 + max((int(name[:8]) for name in names), default=0)
-        closed = {name[9:25] for name in names}
         waiting: dict[str, int] = {}
         before: list[tuple[str, pa.Array]] = []
-        n_rows = 0
+        n_rows, largest = 0, 0
         for name in reversed(names):
-            if n_rows >= 2 * self._n_rows:
-                break
             uri = f"{self._store.url.rstrip('/')}/{name}"
-            table = _read(uri, [self._key], pa.BufferReader(self._store.get(name)))
-            about = (table.schema.metadata or {}).get(_ABOUT)
-            if about is None:
+            parquet = open_parquet(uri)
+            metadata = (parquet.schema_arrow.metadata or {}).get(_ABOUT)
+            if metadata is None:
                 raise DataError(f"{uri} was not written by this; take it out of the folder")
-            waiting.setdefault(name[9:25], json.loads(about)["waiting"])
-            before.append((name[9:25], self._keys(table, name)))
-            n_rows += table.num_rows
-        return closed - {digest for digest, n in waiting.items() if n}, before
+            about = json.loads(metadata)
+            of, state = about["labels"], (about["size"], about["stamp"])
+            if of not in waiting:
+                waiting[of] = about["waiting"]
+                if not about["waiting"]:
+                    self._seen[1][of] = state
+            largest = max(largest, parquet.metadata.num_rows)
+            if n_rows <= 2 * (self._n_rows + largest):
+                before.append((of, self._keys(_read(uri, [self._key]), uri)))
+                n_rows += parquet.metadata.num_rows
+            else:
+                self._seen[1].setdefault(of, state)  # what still waits in it is too old
+        return before
 
     def _read_rows(self, uri: str, state: State) -> _Keys:
+        if folder := _PARTITION.search(uri):
+            raise DataError(
+                f"{uri}: the folder {folder[0].strip('/')} is a column, which joined rows would "
+                "lack; write rows with all their columns into the files"
+            )
         table = _read(uri, [self._key])
         keys = self._keys(table, uri)
         n = len(keys)
@@ -251,19 +261,22 @@ class LabelJoin:
         table = _read(uri, [self._key, self._target])
         keys = self._keys(table, uri)
         values = table[self._target].combine_chunks()
+        has_no_label = values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
         codes = keys.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        first = np.zeros(len(keys), bool)
-        first[np.unique(codes, return_index=True)[1]] = True
-        is_done = ~first | _is_null(keys) | _is_null(values)
+        (there,) = np.nonzero(~(_is_null(keys) | has_no_label))
+        is_done = np.ones(len(keys), bool)
+        is_done[there[np.unique(codes[there], return_index=True)[1]]] = False  # the first of a key
         return _Keys(uri, state, keys, is_done, values=values, repeated=int(is_done.sum()))
 
     def _keys(self, table: pa.Table, uri: str) -> pa.Array:
         """Return the keys of a table, as they are compared."""
         column = table[self._key].combine_chunks()
+        if column.null_count == len(column):  # the type of no value says nothing
+            return pa.nulls(len(column), self._type or pa.int64())
         type_ = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        if pa.types.is_integer(type_):
-            type_ = pa.int64()
-        elif pa.types.is_string(type_) or pa.types.is_string_view(type_):
+        if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+            type_ = pa.int64()  # pandas writes whole numbers as fractions where some are missing
+        elif pa.types.is_string(type_):
             type_ = pa.large_string()
         is_fit = pa.types.is_integer(type_) or pa.types.is_large_string(type_)
         if not is_fit and not pa.types.is_temporal(type_) and not pa.types.is_decimal(type_):
@@ -280,12 +293,15 @@ class LabelJoin:
         try:
             return column.cast(type_)
         except pa.ArrowInvalid as error:
-            raise DataError(f"{uri}: the key {self._key!r} is beyond 64 bits: {error}") from error
+            raise DataError(
+                f"{uri}: the key {self._key!r} is not of whole numbers within 64 bits: {error}"
+            ) from error
 
-    def _mark(self, digest: str, keys: pa.Array) -> None:
-        """Note which rows, and labels of a file, an earlier process has joined."""
-        for of in (*self._rows, *(of for of in self._labels if of.digest == digest)):
-            of.is_done |= pc.is_in(of.keys, value_set=keys).to_numpy(zero_copy_only=False)
+    def _mark(self, before: list[tuple[str, pa.Array]]) -> None:
+        """Note which rows and labels earlier processes have joined."""
+        for labels, keys in before:
+            for of in (*self._rows, *(of for of in self._labels if of.uri == labels)):
+                of.is_done |= pc.is_in(of.keys, value_set=keys).to_numpy(zero_copy_only=False)
 
     def _join(self, labels: _Keys) -> Joined | None:
         """Join the open labels of a file with the rows that are there; None if there are none."""
@@ -340,10 +356,11 @@ class LabelJoin:
         table = table.take(np.argsort(np.concatenate(order), kind="stable"))
         table = table.append_column(self._target, labels.values.take(pa.array(at)))
         about = {"labels": labels.uri, "waiting": labels.n_open}
+        about |= {"size": labels.state[0], "stamp": labels.state[1]}
         table = table.replace_schema_metadata({_ABOUT: json.dumps(about).encode()})
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, row_group_size=_ROW_GROUP, write_page_checksum=True)
-        name = f"{self._next:08d}-{labels.digest}.parquet"
+        name = f"{self._next:08d}.parquet"
         try:
             self._store.put_new(name, sink.getvalue().to_pybytes())
         except ExistsError as error:
@@ -401,9 +418,9 @@ def _oldest(kept: list[_Keys], n_rows: int) -> list[_Keys]:
     return [of for of, n in zip(kept, after, strict=False) if n >= n_rows]
 
 
-def _read(uri: str, columns: list[str] | None, source: pa.NativeFile | None = None) -> pa.Table:
+def _read(uri: str, columns: list[str] | None) -> pa.Table:
     """Return the rows of a file, all columns of it if None."""
-    parquet = open_parquet(uri, source=source)
+    parquet = open_parquet(uri)
     there = parquet.schema_arrow.names
     names = there if columns is None else columns
     for name in names:
@@ -414,14 +431,15 @@ def _read(uri: str, columns: list[str] | None, source: pa.NativeFile | None = No
             )
     groups = range(parquet.metadata.num_row_groups)
     tables = [read_columns(parquet, uri, group, names) for group in groups]
-    fields = [parquet.schema_arrow.field(name) for name in names]
-    schema = pa.schema(fields, parquet.schema_arrow.metadata)
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+    schema = pa.schema([parquet.schema_arrow.field(name) for name in names])
+    table = pa.concat_tables(tables) if tables else schema.empty_table()
+    for place, field in enumerate(table.schema):  # views have no kernel that takes rows of them
+        if pa.types.is_string_view(field.type):
+            table = table.set_column(place, field.name, table[place].cast(pa.large_string()))
+        elif pa.types.is_binary_view(field.type):
+            table = table.set_column(place, field.name, table[place].cast(pa.large_binary()))
+    return table
 
 
 def _is_null(array: pa.Array) -> np.ndarray:
     return array.is_null().to_numpy(zero_copy_only=False)
-
-
-def _digest(uri: str) -> str:
-    return hashlib.sha256(uri.encode()).hexdigest()[:16]

@@ -16,8 +16,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -191,9 +191,10 @@ def follow(
     _check_exports(exports)
     held_out = None if validation is None else HeldOutData(validation)
     scoring = None if score is None else ScoreArrivals(url, score, on_scored)
-    joining = None if labels is None else _joining(data, labels, target)
+    joining = None if labels is None else _joining(data, labels, target, plan_options)
     if joining is not None and labels is not None:
         data, plan_options = joining.out, _without_key(plan_options, labels["key"])
+        _check_joined(url, joining)
     arrivals, is_exported = Arrivals(data, _known(url)), False
     run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
     newest, before = None, None
@@ -213,23 +214,28 @@ def follow(
 
         while not is_asked():
             began = time.monotonic()
+            if scoring is not None and joining is not None and _has_model(url):
+                scoring.look(connect_unless_asked, is_asked)  # before their labels are learned
             for joined in () if joining is None else joining.look():
                 if on_joined is not None:
                     on_joined(joined)
             now = arrivals.look()
             if now.is_empty and once and before is None and not _exists(url):
+                if joining is not None:
+                    _log.info("no label of a row has come yet: there is nothing to learn")
+                    break
                 raise DataError(
                     f"no Parquet file has come to {data} yet: there is nothing to learn"
-                    + (", as no label of a row has come" if joining is not None else "")
                 )
             if now.has_come_since(before) and not (now.is_empty and not _exists(url)):
                 if metrics is not None:
                     metrics.data_came(now.newest)
                 try:
-                    opened, plan = prepare_run(
-                        estimator, data, target, url, run_options, plan_options,
-                        checks_of(held_out, options.alerts), now.files,
-                    )  # fmt: skip
+                    with _about_joined(joining):
+                        opened, plan = prepare_run(
+                            estimator, data, target, url, run_options, plan_options,
+                            checks_of(held_out, options.alerts), now.files,
+                        )  # fmt: skip
                 except NoRowsError as error:
                     if once:
                         raise
@@ -240,7 +246,8 @@ def follow(
                 if is_asked():
                     break
                 try:
-                    found = bring_to_end(opened, plan, options, connect_unless_asked, held_out)
+                    with _about_joined(joining):
+                        found = bring_to_end(opened, plan, options, connect_unless_asked, held_out)
                 except FencedError as error:
                     raise FencedError(f"{error}. {ONE_ALONE}") from error
                 if len(opened.manifests()) > keep:
@@ -277,7 +284,9 @@ def _look_at_lag(options: AttemptOptions, lag: float | None, row: int, url: str)
         options.alerts.close(events)
 
 
-def _joining(data: Any, labels: Mapping[str, Any], target: Any) -> LabelJoin:
+def _joining(
+    data: Any, labels: Mapping[str, Any], target: Any, plan_options: Mapping[str, Any]
+) -> LabelJoin:
     """Return what joins rows with their labels."""
     given = set(labels)
     if not {"data", "key", "out"} <= given <= {"data", "key", "out", "rows"}:
@@ -286,9 +295,48 @@ def _joining(data: Any, labels: Mapping[str, Any], target: Any) -> LabelJoin:
             "'key' and 'out', and 'rows' if it is wanted"
         )
     check_paths(labels["data"], IN_MEMORY)
+    for name in ("include", "categorical", "weight", "time"):
+        value = plan_options.get(name)
+        if labels["key"] in ([value] if isinstance(value, str) else value or ()):
+            raise ParameterError(
+                f"{name} has {labels['key']!r}, the key of the labels: it pairs labels with rows, "
+                "and is nothing that can be learned from; leave it out there"
+            )
     n_rows = labels.get("rows", N_ROWS)
     places = data, labels["data"], labels["out"]
     return LabelJoin(*places, key=labels["key"], target=target, n_rows=n_rows)
+
+
+@contextmanager
+def _about_joined(joining: LabelJoin | None) -> Iterator[None]:
+    """Add to errors of data where a file of joined rows comes from."""
+    try:
+        yield
+    except DataError as error:
+        if joining is None or isinstance(error, NoRowsError):
+            raise
+        raise type(error)(
+            f"{error}. Files in {joining.out} are made of rows and their labels: mend these, "
+            "delete the file, which is not learned yet, and it is made again"
+        ) from error
+
+
+def _check_joined(url: str, joining: LabelJoin) -> None:
+    """Refuse to go on where joined rows that were learned are gone: who has a label is not known.
+
+    Raises
+    ------
+    DataError
+    """
+    plan = _plan(url)
+    there = set(open_store(joining.out).list())
+    learned = [] if plan is None else sorted({block.uri for block in plan.blocks})
+    gone = [uri for uri in learned if uri.rpartition("/")[2] not in there]
+    if gone:
+        raise DataError(
+            f"{joining.out} lacks {len(gone)} of the files that this run has learned, the first is "
+            f"{gone[0]}: they say which rows have got their labels; put them back"
+        )
 
 
 def _without_key(options: dict[str, Any], key: str) -> dict[str, Any]:

@@ -431,7 +431,8 @@ class BaseForest(BaseEstimator):
         except ValueError as error:
             if "Input X contains NaN" in str(error):
                 raise self._error_of_missing_values() from None
-            if "could not convert string" in str(error) and hasattr(data[0], "columns"):
+            is_of_text = "could not convert string" in str(error) or "Cannot cast" in str(error)
+            if is_of_text and hasattr(data[0], "columns"):
                 raise ParameterError(
                     f"a column of X has texts ({error}): make it pandas' CategoricalDtype or "
                     "polars' Enum and set categorical_features='from_dtype', or leave it out"

@@ -271,8 +271,8 @@ def test_rows_are_scored_when_they_come_and_learned_when_their_labels_do(
     text = job.read_text().replace('"incoming"', '"data"').replace('["row"]', '["id"]')
     job.write_text(text + LABELS)
     first = put_pair(tmp_path, 0, 500)
-    _, stderr = call("follow", job, "--once", code=REFUSED)
-    assert "as no label of a row has come" in stderr
+    _, stderr = call("follow", job, "--once")
+    assert "no label of a row has come yet" in stderr
     mixed = first.take(np.random.default_rng(0).permutation(500))
     pq.write_table(mixed.slice(0, 400), tmp_path / "labels" / "0.parquet")
     stdout, _ = call("follow", job, "--once")
@@ -290,15 +290,19 @@ def test_rows_are_scored_when_they_come_and_learned_when_their_labels_do(
     assert joined["seconds_later"] >= 0.0
     (event,) = [event for event in events if event["event"] == "learned"]
     assert (event["rows"], event["n_rows"]) == (300, 700)
-    assert sorted(position for _, position in scored(tmp_path / "scores/run").values()) == [
-        400,
-        700,
-    ]
+    positions = [position for _, position in scored(tmp_path / "scores/run").values()]
+    assert positions == [400, 400]  # before the labels that came in the same look were learned
     straight = write_job(tmp_path, "joined", "straight", shared)
     call("train", straight, "--set", 'data.exclude=["id"]')
     assert digests(tmp_path / "run") == digests(tmp_path / "straight")
     _, stderr = call("train", job, code=2)
     assert "[labels] is for `dmondrian follow`" in stderr
+    for name in ("include", "categorical"):
+        _, stderr = call("follow", job, "--once", "--set", f'data.{name}=["id"]', code=2)
+        assert f"{name} has 'id', the key of the labels" in stderr
+    (tmp_path / "joined/00000001.parquet").unlink()
+    _, stderr = call("follow", job, "--once", code=REFUSED)
+    assert "lacks 1 of the files that this run has learned" in stderr
 
 
 def test_the_newest_model_is_exported(data: Path, tmp_path: Path, shared: str) -> None:

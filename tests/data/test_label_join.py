@@ -32,7 +32,9 @@ class Place:
         table = pa.table({"id": keys, "x": np.arange(len(keys)) + 0.5, "from": [name] * len(keys)})
         for key, values in columns.items():
             table = table.append_column(key, pa.array(values))
-        pq.write_table(table, self.folder / "rows" / f"{name}.parquet")
+        file = self.folder / "rows" / f"{name}.parquet"
+        file.parent.mkdir(exist_ok=True)
+        pq.write_table(table, file)
 
     def labels(self, name: str, labels: dict[Any, Any] | list[tuple[Any, Any]]) -> None:
         pairs = list(labels.items()) if isinstance(labels, dict) else labels
@@ -152,9 +154,73 @@ def test_a_row_gets_one_label_across_processes_that_write_at_once(place: Place) 
     assert one.look() == other.look() == []
     place.labels("1", {1: "a"})
     one.look()
+    place.labels("0", {2: "b"})
     with pytest.raises(FencedError, match="of another process"):
         other.look()
     assert place.joined() == [(1, "a", "a")]
+
+
+def test_files_that_change_between_two_processes_are_named(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.rows("a", [1, 2, 3])
+    place.labels("latest", {1: "a"})
+    place.join().look()
+    place.labels("latest", {2: "b", 3: "c"})
+    with caplog.at_level(logging.WARNING, "dmondrian"):
+        assert place.join().look() == []
+    assert "latest.parquet was written again" in caplog.text
+
+
+def test_rows_that_were_too_old_are_not_joined_after_a_restart(place: Place) -> None:
+    join = place.join(n_rows=2)
+    place.rows("a", [1, 2])
+    place.labels("a", {1: "a", 2: "b"})
+    join.look()
+    place.labels("again", {1: "A", 2: "B"})
+    assert join.look() == []
+    for number in range(4):
+        keys = [10 * number + 10, 10 * number + 11]
+        place.rows(f"b{number}", keys)
+        place.labels(f"b{number}", dict.fromkeys(keys, "c"))
+        join.look()
+    before = place.joined()
+    assert place.join(n_rows=2).look() == []
+    assert place.joined() == before
+
+
+def test_rows_and_labels_do_not_overlap(place: Place) -> None:
+    place.rows("a", [1])
+    (place.folder / "rows" / "labels").mkdir()
+    pq.write_table(pa.table({"id": [1], "y": [0]}), place.folder / "rows" / "labels" / "1.parquet")
+    join = LabelJoin(
+        str(place.folder / "rows"), str(place.folder / "rows" / "labels"),
+        place.folder / "joined", key="id", target="y",
+    )  # fmt: skip
+    with pytest.raises(ParameterError, match="among the rows and among the labels"):
+        join.look()
+
+
+def test_what_pandas_makes_of_keys_and_labels_is_joined(place: Place) -> None:
+    place.rows("a", [1, 2, 3])
+    keys = pa.array([1.0, None, 2.0, 2.0])  # whole numbers, one of them missing
+    labels = pa.array([0.5, 1.5, np.nan, 2.5])
+    pq.write_table(pa.table({"id": keys, "y": labels}), place.folder / "labels" / "1.parquet")
+    nothing = pa.table({"id": pa.array([], pa.float64()), "y": pa.array([], pa.null())})
+    pq.write_table(nothing, place.folder / "labels" / "0.parquet")
+    (joined,) = place.join().look()
+    table = pq.read_table(place.folder / "joined" / joined.out)
+    assert (table["id"].to_pylist(), table["y"].to_pylist()) == ([1, 2], [0.5, 2.5])
+    assert (joined.waiting, joined.repeated) == (0, 2)
+
+
+def test_views_of_texts_are_joined(place: Place) -> None:
+    texts = pa.array(["a", "b"], pa.string_view())
+    pq.write_table(pa.table({"id": texts, "x": texts}), place.folder / "rows" / "a.parquet")
+    pq.write_table(pa.table({"id": texts, "y": texts}), place.folder / "labels" / "1.parquet")
+    (joined,) = place.join().look()
+    table = pq.read_table(place.folder / "joined" / joined.out)
+    assert table.to_pydict() == {"id": ["a", "b"], "x": ["a", "b"], "y": ["a", "b"]}
 
 
 def test_old_and_deleted_files_are_given_up_with_a_warning(
@@ -209,9 +275,13 @@ def test_what_cannot_be_joined_is_refused_and_named(place: Place) -> None:
         place.join().look()
     os.remove(place.folder / "labels" / "1.parquet")
     place.rows("b", [0.5])
-    with pytest.raises(DataError, match=r"b\.parquet: the key 'id' has type double"):
+    with pytest.raises(DataError, match=r"b\.parquet: the key 'id' is not of whole numb"):
         place.join().look()
     os.remove(place.folder / "rows" / "b.parquet")
+    place.rows("day=3/b", [3])
+    with pytest.raises(DataError, match=r"the folder day=3 is a column"):
+        place.join().look()
+    os.remove(place.folder / "rows" / "day=3" / "b.parquet")
     place.rows("b", [3], y=[0])
     place.labels("2", {3: "c"})
     with pytest.raises(DataError, match="has a column 'y', as the labels have"):

@@ -159,6 +159,8 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
                 saved = [p for one in (run, *parts_of(run)) for p in one.manifests()]
                 run.stream.drop([plan.digest_at(position) for position in saved])
     attempt.ledger = attempt.ledger or attempt.open(manifest)
+    if options.metrics is not None and not attempt.summary:  # nothing was learned now
+        options.metrics.follow(attempt.standing(manifest))
     progressive = attempt.ledger.progressive
     # After a merge of runs nothing is known of the rows before its start.
     if progressive is not None and progressive.weight == 0.0 and progressive.start == 0:
@@ -185,6 +187,18 @@ class Attempt:
         self.units = self._cut()
         self.ledger: Ledger | None = None
         self.summary: dict[str, Any] = {}
+
+    def standing(self, manifest: Manifest | None) -> Progress:
+        """Return the progress of a run that nobody works on."""
+        assert self.ledger is not None
+        rows = 0 if manifest is None else manifest.position
+        progressive = self.ledger.progressive
+        totals = progressive.totals() if progressive else {}
+        recent = progressive.recent() if progressive else {}
+        return Progress(
+            rows, self.plan.n_rows, 0.0, rows, None, 0, 0, totals,
+            waiting=self.ledger.n_waiting, **recent,
+        )  # fmt: skip
 
     @property
     def metrics(self) -> dict[str, Any]:
