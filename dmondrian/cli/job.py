@@ -15,6 +15,7 @@ import codecs
 import difflib
 import inspect
 import os
+import shutil
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -137,6 +138,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
     mistakes = list(tls_mistakes(cluster, lambda name: _named(source, "cluster", name)))
     mistakes += _follow_mistakes(tables.get("follow", {}), source)
     mistakes += _alert_mistakes(tables, source)
+    mistakes += _find_command(tables.get("alerts", {}), source)
     if mistakes:
         raise JobError("\n".join(mistakes))
     return Job(
@@ -368,6 +370,22 @@ def _alert_mistakes(tables: Mapping[str, Any], source: Source) -> Iterable[str]:
             f"{_named(source, 'alerts', 'when')}: a condition is about held-out data, and there "
             "are none; add [validation] path"
         )
+
+
+def _find_command(keys: dict[str, Any], source: Source) -> Iterable[str]:
+    """Resolve the program of ``[alerts] command`` as other paths are; yield why it is none."""
+    command = keys.get("command")
+    if not isinstance(command, list) or not command or not command[0]:
+        return  # `_alert_mistakes` has it
+    program = command[0]
+    if os.path.dirname(program):
+        program = os.path.join(source.folder("alerts", "command").resolve(), program)
+    if shutil.which(program) is None:
+        yield (
+            f"{_named(source, 'alerts', 'command')}: there is no program {program!r} that may be "
+            "run; with a folder before its name, that is relative to the job file's"
+        )
+    keys["command"] = [program, *command[1:]]
 
 
 def _named(source: Source, table: str, key: str) -> str:

@@ -271,7 +271,7 @@ class LabelJoin:
     def _keys(self, table: pa.Table, uri: str) -> pa.Array:
         """Return the keys of a table, as they are compared."""
         column = table[self._key].combine_chunks()
-        if column.null_count == len(column):  # the type of no value says nothing
+        if column.null_count == len(column):  # no value, of whatever type
             return pa.nulls(len(column), self._type or pa.int64())
         type_ = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if pa.types.is_integer(type_) or pa.types.is_floating(type_):

@@ -70,9 +70,24 @@ def partial_dependence(estimator: Any, features: Sequence[int], values: ArrayLik
             'a forest with categories or missing_values="encode" splits on features that it makes '
             "of columns: sklearn.inspection.partial_dependence averages its predictions over rows"
         )
-    d, found = estimator.n_features_in_, np.asarray(values, np.float32)
-    if len(set(features)) < len(features) or not all(0 <= feature < d for feature in features):
-        raise ParameterError(f"features are {list(features)}; expected some of 0 to {d - 1}")
+    d = estimator.n_features_in_
+    try:
+        which = np.asarray(list(features))
+        with np.errstate(over="ignore"):  # beyond float32: infinity is found below
+            found = np.asarray(values, np.float32)
+    except (TypeError, ValueError) as error:
+        raise ParameterError(
+            f"features are {features!r}, of which values are given: expected a list of numbers of "
+            f"columns, and as many columns of numbers ({error})"
+        ) from error
+    are_places = which.ndim == 1 and which.size > 0 and which.dtype.kind in "iu"
+    if (
+        not are_places
+        or len(np.unique(which)) < len(which)
+        or not ((which >= 0) & (which < d)).all()
+    ):
+        raise ParameterError(f"features are {features!r}; expected some of 0 to {d - 1}")
+    features = which.tolist()
     if found.ndim != 2 or found.shape[1] != len(features) or not np.isfinite(found).all():
         raise ParameterError(
             f"values have the shape {found.shape}; expected finite numbers (g, {len(features)}), a "

@@ -333,6 +333,7 @@ def test_the_path_of_held_out_data_is_that_of_the_job_file(tmp_path):
         ('command = ["x"]', "[alerts] when is missing"),
         ('when = "lag > 1"\ncommand = "notify"', "[alerts] command: expected a list of strings"),
         ('when = "lag > 1"\ncommand = [""]', "[alerts] command: command is ['']"),
+        ('when = "lag > 1"\ncommand = ["./no.sh"]', "[alerts] command: there is no program"),
         ('when = "lag > 1"\nurl = "host/path"', "[alerts] url: url is no address of the web"),
         ('when = "lag > 1"\ntimeout = 0', "[alerts] timeout: expected at least 1"),
     ],

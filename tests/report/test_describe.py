@@ -6,6 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
+
 import dmondrian
 from dmondrian.checkpoint import Run, document
 from tests.cli.command import call, events
@@ -107,3 +109,10 @@ def test_line_ends_in_names_end_no_line(tmp_path) -> None:
     assert "a\nb" not in text
     text, _ = call("schema", tmp_path / "run")
     assert "\na\\nb    number" in text
+
+
+def test_a_saved_model_of_balanced_classes_is_described(tmp_path: Path) -> None:
+    X = np.arange(20.0).reshape(-1, 1)
+    model = dmondrian.AMFClassifier(1, class_weight="balanced", random_state=0)
+    model.fit(X, [0] * 15 + [1] * 5).save(tmp_path / "model")
+    assert "balanced" in call("describe", tmp_path / "model")[0]

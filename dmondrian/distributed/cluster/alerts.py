@@ -8,6 +8,7 @@ reported and ends nothing.
 from __future__ import annotations
 
 import difflib
+import http.client
 import json
 import logging
 import math
@@ -319,7 +320,7 @@ def post(url: str, body: bytes, seconds: float) -> None:
     try:
         with urllib.request.urlopen(request, timeout=seconds):
             pass
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise OSError(f"{urlsplit(url).hostname}: {reason}") from None
 
@@ -351,8 +352,13 @@ def check_url(url: Any) -> str:
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         is_sound = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
+        is_sound = is_sound and parts.port != 0 and url.isascii() and url.isprintable()
+        is_sound = is_sound and " " not in url
+    except ValueError:  # of a port, too
         is_sound = False
     if not is_sound:
-        raise ParameterError("url is no address of the web; expected one like https://host/path")
+        raise ParameterError(
+            "url is no address of the web; expected one like https://host/path, with other "
+            "characters than those of ASCII, and blanks, as %20"
+        )
     return str(url)

@@ -159,7 +159,7 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
                 saved = [p for one in (run, *parts_of(run)) for p in one.manifests()]
                 run.stream.drop([plan.digest_at(position) for position in saved])
     attempt.ledger = attempt.ledger or attempt.open(manifest)
-    if options.metrics is not None and not attempt.summary:  # nothing was learned now
+    if options.metrics is not None and not attempt.summary["rows"]:  # nothing was learned now
         options.metrics.follow(attempt.standing(manifest))
     progressive = attempt.ledger.progressive
     # After a merge of runs nothing is known of the rows before its start.

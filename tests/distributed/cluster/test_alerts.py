@@ -173,6 +173,8 @@ def test_what_is_no_condition_is_refused(text: str, task: str | None, match: str
         {}, {"when": "lag > 1", "shell": "x"}, {"when": "lag > 1", "command": "notify me"},
         {"when": "lag > 1", "command": [""]}, {"when": "lag > 1", "url": "ftp://host/x"},
         {"when": "lag > 1", "url": "file:///etc/passwd"}, {"when": "lag > 1", "url": "https://"},
+        {"when": "lag > 1", "url": "http://host/a b"}, {"when": "lag > 1", "url": "http://h:99999/"},
+        {"when": "lag > 1", "url": "http://host/\u00e4"}, {"when": "lag > 1", "url": "http://h:x/"},
         {"when": "lag > 1", "timeout": 0}, {"when": "lag > 1", "timeout": True},
     ],
 )  # fmt: skip

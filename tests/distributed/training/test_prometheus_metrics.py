@@ -14,6 +14,7 @@ from distributed import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 from dmondrian.distributed import Event, Learned, follow
+from dmondrian.distributed.cluster.prometheus_metrics import PrometheusMetrics
 from dmondrian.errors import MissingPackageError, ParameterError
 from tests.distributed.conftest import ADULT, COLUMNS, ROWS, Fit, forest
 
@@ -125,3 +126,21 @@ def test_ports_that_cannot_be_used_are_refused(
     with pytest.raises(MissingPackageError, match=r"dmondrian\[prometheus\]"):
         fit(metrics_port=0)
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_a_run_that_has_nothing_new_is_served_as_it_stands(
+    fit: Fit, scrape: Scraper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fit()
+    seen: list[dict[Any, float]] = []
+    close = PrometheusMetrics.close
+
+    def scraped(self: PrometheusMetrics) -> None:
+        seen.append(scrape())
+        close(self)
+
+    monkeypatch.setattr(PrometheusMetrics, "close", scraped)
+    fit(metrics_port=0)
+    (last,) = seen
+    assert last[("dmondrian_rows",)] == last[("dmondrian_durable_position",)] == ROWS
+    assert last["dmondrian_metric", "log_loss", "so_far"] == run.metrics["log_loss"]
