@@ -244,6 +244,9 @@ def test_a_failure_is_told_and_ends_no_training(
 def test_rows_that_are_trained_on_are_refused(fit: Fit, adult: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"trained on as well .*part-1\.parquet"):
         fit(validation=adult / "part-1.parquet")
+    (tmp_path / "copy.parquet").write_bytes((adult / "part-1.parquet").read_bytes())
+    with pytest.raises(DataError, match=r"trained on as well .*copy\.parquet"):
+        fit(validation=tmp_path / "copy.parquet")
     assert not (tmp_path / "run" / "run.json").exists()
 
 
