@@ -118,7 +118,8 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     class_weight : dict of label to weight, "balanced" or None, default=None
         What weights of rows are multiplied by, for their label; 1 for labels that are not named.
         "balanced" gives all classes the same weight, by the rows of ``fit``: n / (K n_k);
-        ``partial_fit`` and runs, which do not know these beforehand, refuse it.
+        ``partial_fit`` and runs, which do not know these beforehand, refuse it. Probabilities are
+        those of the weighted rows, also after calibration.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws. With an int, the forest is a pure function of the parameters
         and the rows in order, whatever the cuts between calls or the number of threads.
