@@ -305,6 +305,19 @@ def test_rows_are_scored_when_they_come_and_learned_when_their_labels_do(
     assert "lacks 1 of the files that this run has learned" in stderr
 
 
+def test_rows_that_wait_for_their_labels_are_not_called_learned(
+    tmp_path: Path, data: Path, shared: str
+) -> None:
+    job = write_job(tmp_path, shared=shared)
+    text = job.read_text()
+    chosen = text[text.index("alpha =") : text.index("[run]")]
+    job.write_text(text.replace(chosen, 'drift = "follow"\ndelay = 400\n\n'))
+    put(data, "a.parquet", 0, 500)
+    stdout, _ = call("follow", job, "--once")
+    assert "500 rows came, 500 in all, saved in" in stdout
+    assert "400 rows learned by trees, 100 wait for their labels" in stdout
+
+
 def test_the_newest_model_is_exported(data: Path, tmp_path: Path, shared: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     file = tmp_path / "model.onnx"
