@@ -9,6 +9,7 @@ stacks on SIGABRT, and pytest-xdist reports the test and begins its file again.
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
 import sys
 import threading
@@ -75,7 +76,10 @@ class Watch:
         begun = ", ".join(sorted(self._begun)) or "between two tests"
         _write(f"\nno test began or ended for {self._seconds:g} s: {begun}")
         faulthandler.dump_traceback(file=sys.__stderr__)
-        for process in psutil.Process().children():
+        processes = psutil.Process().children()
+        if not processes:  # it is this one that hangs
+            os._exit(1)
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 children = process.children(recursive=True)
                 _write(f"process {process.pid} is {process.status()}, has {len(children)} children")
