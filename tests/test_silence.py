@@ -12,7 +12,7 @@ PROJECT = Path(__file__).parents[1]
 WAYS = {
     "in Python": "threading.Event().wait()",
     "with the interpreter's lock": "ctypes.PyDLL(None).pause()",
-    "stopped": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "stopped": "os.kill(os.getpid(), signal.SIGSTOP), threading.Event().wait()",
     "with a forked child": "os.fork(), threading.Event().wait()",
 }
 
