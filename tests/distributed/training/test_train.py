@@ -395,12 +395,12 @@ def test_a_file_that_changes_under_the_run_stops_it_by_name(
     for file in adult.iterdir():
         (copy / file.name).write_bytes(file.read_bytes())
 
-    def change() -> None:
+    def change(_: object) -> None:
         with (copy / "part-1.parquet").open("ab") as file:
             file.write(b"PAR1")
 
     with pytest.raises(PlanError, match=r"part-1\.parquet"):
-        fit(data=copy, progress=Once(change))
+        fit(data=copy, on_plan=change)  # before a block is read
 
 
 def test_a_truncated_file_is_refused_by_name(adult: Path, fit: Fit, tmp_path: Path) -> None:
