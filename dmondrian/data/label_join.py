@@ -176,7 +176,7 @@ class LabelJoin:
                 f"{both[0]} is among the rows and among the labels: expected two places, none of "
                 "them within the other"
             )
-        before = self._resume() if self._next is None else []
+        before, first = ([], None) if self._next is not None else self._resume()
         self._give_up([of for of in self._rows if of.uri not in rows.files], _GONE)
         for uri, state in self._new(rows, 0):
             self._rows.append(self._read_rows(uri, state))
@@ -185,6 +185,8 @@ class LabelJoin:
         if before:  # what was too old for earlier processes is too old
             self._give_up(_oldest(self._rows, self._n_rows), _OLD)
             self._mark(before)
+        if first is not None:  # from here on: a look that fails before is begun anew
+            self._next = first
         written = [joined for of in self._labels if (joined := self._join(of)) is not None]
         self._labels = [of for of in self._labels if of.n_open]
         for kept in (self._labels, self._rows):
@@ -214,14 +216,14 @@ class LabelJoin:
                 )
             seen[uri] = state
 
-    def _resume(self) -> list[tuple[str, pa.Array]]:
-        """Return what earlier processes have joined: the file of labels, and the keys of its rows.
+    def _resume(self) -> tuple[list[tuple[str, pa.Array]], int]:
+        """Return what earlier processes have joined, and the number of the next file.
 
-        Of the newest files: of the rows that may still get a label all are among them, as no more
-        than twice ``n_rows`` may have come, and so been joined, since the first of these came.
+        What was joined is the file of labels and the keys of its rows, of each of the newest files.
+        All rows that may still get a label are among these: no more than twice ``n_rows`` may have
+        come, and so been joined, since the first of them came.
         """
         names = sorted(name for name in self._store.list() if _NAME.fullmatch(name))
-        self._next = 1 + max((int(name[:8]) for name in names), default=0)
         waiting: dict[str, int] = {}
         before: list[tuple[str, pa.Array]] = []
         n_rows, largest = 0, 0
@@ -243,7 +245,7 @@ class LabelJoin:
                 n_rows += parquet.metadata.num_rows
             else:
                 self._seen[1].setdefault(of, state)  # what still waits in it is too old
-        return before
+        return before, 1 + max((int(name[:8]) for name in names), default=0)
 
     def _read_rows(self, uri: str, state: State) -> _Keys:
         if folder := _PARTITION.search(uri):

@@ -48,11 +48,11 @@ def trained(folder: Path, shared: str) -> list[dict[str, Any]]:
 def test_events_tell_each_checkpoint_apart_from_progressive_metrics(
     trained: list[dict[str, Any]],
 ) -> None:
-    told = [event for event in trained if event["event"] == "held_out"]
-    assert [event["position"] for event in told] == [2000, 4000, 6000]
+    reported = [event for event in trained if event["event"] == "held_out"]
+    assert [event["position"] for event in reported] == [2000, 4000, 6000]
     end = next(event for event in trained if event["event"] == "trained")
     assert [one["position"] for one in end["held_out"]["checkpoints"]] == [2000, 4000, 6000]
-    for event, one in zip(told, end["held_out"]["checkpoints"], strict=True):
+    for event, one in zip(reported, end["held_out"]["checkpoints"], strict=True):
         assert {"position": event["position"], **event["metrics"]} == one
     assert end["metrics"]["rows"] == ROWS
     assert end["metrics"]["log_loss"] != end["held_out"]["checkpoints"][-1]["log_loss"]
@@ -78,15 +78,15 @@ def test_describe_and_report_name_the_newest_and_the_best(
 def test_an_alert_is_an_event_a_call_and_described(
     trained: list[dict[str, Any]], folder: Path, tmp_path: Path
 ) -> None:
-    (told,) = [event for event in trained if event["event"] == "alert"]
-    assert told["when"] == "accuracy_window > 0.5"
+    (reported,) = [event for event in trained if event["event"] == "alert"]
+    assert reported["when"] == "accuracy_window > 0.5"
     given = json.loads((folder / "alert.json").read_text())
     assert given["run"] == str(folder / "run")
     assert {name: given[name] for name in ("when", "value", "row")} == {
-        name: told[name] for name in ("when", "value", "row")
+        name: reported[name] for name in ("when", "value", "row")
     }
     stdout, _ = call("describe", folder / "run")
-    assert f"accuracy_window > 0.5  holds since row {told['row']:,}" in stdout
+    assert f"accuracy_window > 0.5  holds since row {reported['row']:,}" in stdout
     (facts,) = events(call("describe", folder / "run", "--json")[0])
     assert [one["when"] for one in facts["alerts"]["on"]] == ["accuracy_window > 0.5"]
     call("report", folder / "run", "-o", tmp_path / "page.html")
@@ -123,8 +123,8 @@ def test_follow_evaluates_what_it_learned(folder: Path, shared: str) -> None:
     alerts = ("--set", 'alerts.when="lag > 0.0001"')
     words_ = [*words(folder, shared, "followed"), *alerts]
     stdout, _ = call("follow", *words_[1:], "--once", "--json")
-    told = [event for event in events(stdout) if event["event"] == "held_out"]
-    assert [event["position"] for event in told] == [2000, 4000, 6000]
+    reported = [event for event in events(stdout) if event["event"] == "held_out"]
+    assert [event["position"] for event in reported] == [2000, 4000, 6000]
     raised = [event["when"] for event in events(stdout) if event["event"] == "alert"]
     assert raised == ["lag > 0.0001"]
     stdout, _ = call("follow", *words_[1:], "--once", "--json")

@@ -189,6 +189,20 @@ def test_rows_that_were_too_old_are_not_joined_after_a_restart(place: Place) -> 
     assert place.joined() == before
 
 
+def test_a_first_look_that_fails_is_begun_anew(place: Place) -> None:
+    place.rows("a", [1, 2])
+    place.labels("1", {1: "a", 9: "i"})
+    place.join().look()
+    place.rows("b", [0.5])
+    join = place.join()
+    with pytest.raises(DataError, match="whole numbers"):
+        join.look()
+    place.rows("b", [3])
+    place.labels("2", {1: "A"})
+    assert join.look() == []
+    assert place.joined() == [(1, "a", "a")]
+
+
 def test_rows_and_labels_do_not_overlap(place: Place) -> None:
     place.rows("a", [1])
     (place.folder / "rows" / "labels").mkdir()

@@ -236,9 +236,9 @@ def test_a_failure_is_told_and_ends_no_training(
     run = fit(validation=lost, on_plan=lambda plan: lost.unlink())
     assert digests(run) == digests(undisturbed)
     assert run.held_out["checkpoints"] == []
-    told = [r for r in caplog.records if "was not evaluated on held-out data" in r.message]
-    assert len(told) == 6
-    assert "lost.parquet" in told[0].message
+    reported = [r for r in caplog.records if "was not evaluated on held-out data" in r.message]
+    assert len(reported) == 6
+    assert "lost.parquet" in reported[0].message
 
 
 def test_rows_that_are_trained_on_are_refused(fit: Fit, adult: Path, tmp_path: Path) -> None:
