@@ -5,8 +5,9 @@ not above it, from ``FIRST_BIRTH`` on, and of ``LONGEST_LIFE`` rows at most: fou
 doubling of the stream, then at every so many rows. It answers until the next is born. What it
 answers a row was fitted to rows before alone, so that mixtures find out what it is worth.
 
-Relies on :mod:`dmondrian.boosting.kept_rows` and :mod:`dmondrian.boosting.boosted_set`. Promises a
-pure function of the seed and the numbered rows, whatever the cuts between calls.
+Relies on :mod:`dmondrian.boosting.kept_rows`, :mod:`dmondrian.boosting.near_labels` and
+:mod:`dmondrian.boosting.boosted_set`. Promises a pure function of the seed and the numbered rows,
+whatever the cuts between calls.
 
 Shapes: n rows, d columns.
 """
@@ -22,6 +23,7 @@ import numpy as np
 from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.boosting.boosting_kernels import Growing
 from dmondrian.boosting.kept_rows import KeptRows, Labelled
+from dmondrian.boosting.near_labels import near_labels
 from dmondrian.errors import CorruptError
 
 FIRST_BIRTH, LONGEST_LIFE = 64, 4096  # rows
@@ -64,6 +66,9 @@ class BoostedStream:
     ----------
     newest : BoostedSet or None
         That answers.
+    clips : bool
+        Whether sets are fitted to :func:`near_labels`: those of numbers are, but for streams that
+        earlier versions stored, which go on as they began.
     shared : Shared
         Where others that learn the same rows, with the same seed, find the sets fitted here. By
         default there are none.
@@ -73,6 +78,7 @@ class BoostedStream:
         self._d, self._n_classes, self._growing = d, n_classes, growing_of(n_classes)
         self._kept = KeptRows(d, seed)
         self.newest: BoostedSet | None = None
+        self.clips = not n_classes
         self.shared: Shared = _alone
 
     def answer(self, X: np.ndarray) -> np.ndarray | None:
@@ -103,7 +109,9 @@ class BoostedStream:
             start += left
 
     def _fitted(self) -> BoostedSet:
-        return BoostedSet.fit(*self._kept.rows(), self._n_classes, self._growing)
+        rows = self._kept.rows()
+        y = near_labels(rows.y) if self.clips else rows.y
+        return BoostedSet.fit(rows.X, y, rows.w, self._n_classes, self._growing)
 
     def kept_rows(self) -> Labelled:
         """Return the rows that are kept for the next sets."""
@@ -111,8 +119,8 @@ class BoostedStream:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of kept rows and set, as hexadecimal digits."""
-        found = hashlib.sha256()
+        """SHA-256 of kept rows and set, and of how sets are fitted, as hexadecimal digits."""
+        found = hashlib.sha256(bytes([self.clips]))
         of_set = () if self.newest is None else (*self.newest.trees, self.newest.first_scores)
         for part in (*self._kept.rows(), *of_set):
             found.update(part.tobytes())
@@ -123,8 +131,10 @@ class BoostedStream:
         newest = None if self.newest is None else self.newest.to_json()
         return {"kept": self._kept.to_json(), "set": newest}
 
-    def take_json(self, stored: Any, position: int) -> None:
+    def take_json(self, stored: Any, position: int, clips: bool | None = None) -> None:
         """Take over what :meth:`to_json` wrote after ``position`` rows.
+
+        ``clips`` is that of the stream that wrote it; by default as of a new one.
 
         Raises
         ------
@@ -138,6 +148,7 @@ class BoostedStream:
                 f"after {position} rows there should be kept rows and {'a' if has_set else 'no'} "
                 f"boosted set, found {str(stored)[:80]}"
             )
+        self.clips = self.clips if clips is None else clips
         self._kept.take_json(stored["kept"], position, self._n_classes)
         if has_set:
             self.newest = BoostedSet.from_json(

@@ -38,6 +38,8 @@ FOLLOWING = 4  # format of a header that has an entry "drift"
 VERSION = 3
 OF_BOOSTED = 5  # the same, of a forest with boosted sets, which have an entry
 OF_TIMES = 7  # the same, where labels come by time, with or without boosted sets
+OF_CLIPPED = 9  # as OF_BOOSTED, of numbers, where sets are fitted to labels without those far off
+OF_CLIPPED_TIMES = 11  # the same, where labels come by time
 _OF_WEIGHTS = (1, 2)  # had weights of memories in place of factors
 _LARGEST_POSITION = 2**53
 _SLACK = 1e-6  # of sums that were rounded
@@ -48,6 +50,9 @@ _TIMED_KEYS = _KEYS | {"clock"}
 _KEYS_OF: dict[Any, set[str]] = {
     1: _FIRST_KEYS, 2: _KEYS, VERSION: _KEYS, apart(VERSION): _KEYS, OF_BOOSTED: _BOOSTED_KEYS,
     apart(OF_BOOSTED): _BOOSTED_KEYS, OF_TIMES: _TIMED_KEYS, apart(OF_TIMES): _TIMED_KEYS,
+    OF_CLIPPED: _BOOSTED_KEYS, apart(OF_CLIPPED): _BOOSTED_KEYS,
+    OF_CLIPPED_TIMES: _BOOSTED_KEYS | _TIMED_KEYS,
+    apart(OF_CLIPPED_TIMES): _BOOSTED_KEYS | _TIMED_KEYS,
 }  # fmt: skip
 _MEMBER_KEYS = {"mixer", "scales", "buckets", "levels", "trees"}
 
@@ -90,10 +95,14 @@ def drift_state(
         "members": [_member_header(member) for member in forest.members],
         "waiting": [packed(rows.X), packed(rows.y), packed(rows.w)],
     }
+    clips = False
     if forest.boosted is not None:
-        drift |= {"version": OF_BOOSTED, "boosted": forest.boosted.to_json()}
+        clips = forest.boosted.clips
+        version = OF_CLIPPED if clips else OF_BOOSTED
+        drift |= {"version": version, "boosted": forest.boosted.to_json()}
     if forest.blocks.is_timed:
-        drift |= {"version": OF_TIMES, **forest.blocks.to_json()}
+        version = OF_CLIPPED_TIMES if clips else OF_TIMES
+        drift |= {"version": version, **forest.blocks.to_json()}
     return {**header, "format": FOLLOWING, "drift": drift}, bundle
 
 
@@ -143,7 +152,7 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
     """
     header, raw = _of_newest_version(header)
     header, trees = kept_taken_in(header, trees)
-    for version in (VERSION, OF_BOOSTED, OF_TIMES):
+    for version in (VERSION, OF_BOOSTED, OF_TIMES, OF_CLIPPED, OF_CLIPPED_TIMES):
         if header["drift"]["version"] == apart(version):
             header, trees = taken_in(header, trees, version)
     entry = header["drift"]
@@ -218,7 +227,10 @@ def take_state(forest: Any, found: Stored) -> None:
     if (forest.boosted is not None) != ("boosted" in found.drift):
         raise CorruptError("boosted sets should be stored of a forest that has them, and no other")
     if forest.boosted is not None:
-        forest.boosted.take_json(found.drift["boosted"], found.position)
+        clips = found.drift["version"] in (OF_CLIPPED, OF_CLIPPED_TIMES)
+        if clips and its.n_classes:
+            raise CorruptError("no label of a class is far off, and boosted sets clip none")
+        forest.boosted.take_json(found.drift["boosted"], found.position, clips)
     if forest.guard is not None:
         forest.guard.take_json(found.drift["guard"], found.position + len(forest.waiting.y))
         check_alike(forest)

@@ -121,9 +121,14 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     :class:`dmondrian.AMFClassifier`. A set has 100 rounds of one tree, with 20 rows in the smallest
     leaf, fitted to squared errors, and answers the mean; its variance is that of the tree that
     never forgets, which does not know what the set explains: the factor of the forest's variance
-    learns that, over all rows alike. Errors are added up as whole numbers, in units of 2^-30 of the
-    farthest label's distance from their mean at least: labels that lie closer together than that,
-    beside one far off, are equal to a set. A set may answer beyond its labels, by bounded steps.
+    learns that, over all rows alike. Labels that lie beyond the span of the kept rows by more than
+    that span are clipped there, the span taken without one row in 256 to either side, and one at
+    least: so one label far off takes nothing from what a set knows of the others
+    (:mod:`dmondrian.boosting.near_labels`). Rows beside it are still forecast by trees that hold
+    it. Where more labels are far off, errors are added up in units of 2^-30 of the farthest one's
+    distance from the mean at least: labels that lie closer together are then equal to a set. A set
+    may answer beyond its labels, by bounded steps. Forests that earlier versions stored go on with
+    sets of labels as they are.
 
     References
     ----------

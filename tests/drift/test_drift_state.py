@@ -16,12 +16,14 @@ from dmondrian import AMFClassifier
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift import stored_rows
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
+from dmondrian.drift.members import Members
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.export.plain_trees import plain_trees
 from dmondrian.forest.forest import Forest
 from dmondrian.forest.packed_arrays import packed
-from tests.drift.streams import switching
+from tests.drift.streams import numbers, switching
 from tests.drift.test_drift_forest import forest_of, learned, parameters
 
 
@@ -77,7 +79,7 @@ def test_a_state_with_blocks_of_another_time_is_refused() -> None:
     with pytest.raises(CorruptError, match="blocks of time after 100 rows"):
         forest_from_state(without, trees)
     plain = {name: value for name, value in header["drift"].items() if name != "clock"}
-    with pytest.raises(CorruptError, match="versions 1 to 8"):
+    with pytest.raises(CorruptError, match="versions 1 to 12"):
         forest_from_state({**header, "drift": plain}, trees)
     with pytest.raises(CorruptError, match="blocks of time after 100 rows"):
         forest_from_state({**header, "drift": {**plain, "version": 3}}, trees)
@@ -228,6 +230,83 @@ def test_a_state_of_version_1_goes_on() -> None:
         forest.update(X[170:], y[170:].astype(float))
     assert pickle.dumps(copied.state()) == pickle.dumps(again.state())
     np.testing.assert_allclose(again.predict_proba(X[:20]), forecasts[1], rtol=1e-9)
+
+
+def far_off() -> tuple[np.ndarray, np.ndarray]:
+    X, y = numbers(330)
+    y[[100, 110]] = 1e6, -50.0
+    return X, y
+
+
+def test_boosted_sets_of_a_state_of_version_5_are_fitted_to_labels_as_they_are() -> None:
+    """Of 120 rows of one member, of which one is far off: today's sets would clip its label."""
+    folder = Path(__file__).parent
+    state = decode_forest((folder / "version_5.arrow").read_bytes())
+    again = forest_from_state(*state)
+    assert isinstance(again, DriftForest)
+    X, y = far_off()
+    copied = pickle.loads(pickle.dumps(again))
+    assert copied.state()[0]["drift"]["version"] == 5
+    header, trees, _ = again.stored()
+    read = forest_from_state(*decode_forest(encode_forest(header, trees, None)))
+    forecasts = np.load(folder / "version_5.npy")
+    for forest in (again, copied, read):
+        found = forest.forecast_and_learn(X[120:], y[120:])[:, 0]
+        np.testing.assert_allclose(found, forecasts, rtol=1e-9)
+    new = DriftForest(again.parameters, range(1))
+    new.update(X[:120], y[:120])
+    assert new.state()[0]["drift"]["version"] == 9
+    found = new.forecast_and_learn(X[120:], y[120:])[:, 0]
+    assert np.abs(found - forecasts).max() > 1e3
+    shards = [Members(again.parameters, range(i, i + 1)) for i in range(2)]
+    for shard in shards:
+        shard.update(X[:120], y[:120])
+    assert shards[0].boosted is not None
+    shards[0].boosted.clips = False
+    with pytest.raises(ParameterError, match="learned other rows"):
+        Members.join(shards)
+
+
+@pytest.mark.parametrize("period", [None, "10"])
+@pytest.mark.parametrize("position", [40, 64, 120])
+def test_numbers_with_one_far_off_go_on_from_any_position(
+    position: int, period: str | None
+) -> None:
+    X, y = far_off()
+    its = DriftSettings(5, 5, boosted=True, period=period)
+    settings = ForestParameters(
+        "amf-regressor", 4, 0, 11, learning_rate=8.0, charge_opening=False, drift=its
+    )
+    times = None if period is None else np.arange(330.0)
+
+    def part_of(first: int, stop: int | None) -> dict[str, Any]:
+        return {"times": None if times is None else times[first:stop]}
+
+    whole, part = DriftForest(settings, range(1)), DriftForest(settings, range(1))
+    forecasts = whole.forecast_and_learn(X, y, **part_of(0, None))
+    part.update(X[:position], y[:position], **part_of(0, position))
+    header, trees, _ = part.stored()
+    assert header["drift"]["version"] == (9 if period is None else 11) + bool(len(part.waiting.y))
+    again: Any = forest_from_state(*decode_forest(encode_forest(header, trees, None)))
+    rest = again.forecast_and_learn(X[position:], y[position:], **part_of(position, None))
+    np.testing.assert_array_equal(rest, forecasts[position:])
+    assert pickle.dumps(again.state()) == pickle.dumps(whole.state())
+    plain, arrays = whole.state()
+    for version in (5, 7, 9, 11):
+        entry = {**plain["drift"], "version": version}
+        if version in (plain["drift"]["version"], plain["drift"]["version"] - 4):
+            forest_from_state({**plain, "drift": entry}, arrays)
+        else:
+            with pytest.raises(CorruptError):
+                forest_from_state({**plain, "drift": entry}, arrays)
+
+
+def test_classes_are_never_clipped() -> None:
+    forest = forest_of(2, boosted=True)
+    header, trees = forest.state()
+    assert header["drift"]["version"] == 5
+    with pytest.raises(CorruptError, match="clip none"):
+        forest_from_state({**header, "drift": {**header["drift"], "version": 9}}, trees)
 
 
 @pytest.mark.parametrize("value", [np.nan, -1.0, 1e9])

@@ -284,3 +284,15 @@ def test_numbers_that_are_equal_and_a_first_row() -> None:
     assert of_numbers().fit(X[:1], [2.0]).predict(X[:2]).tolist() == [2.0, 2.0]
     with pytest.raises(ValueError, match='is of drift="follow"'):
         of_numbers(drift=None).fit(X, np.ones(100))
+
+
+def test_one_label_far_off_takes_nothing_from_sets_that_know_the_others() -> None:
+    """All sets until row 3,000 are fitted to it: the error of rows beside others is as without."""
+    X = np.random.default_rng(0).random((3000, 4)).astype(np.float32)
+    y = 0.5 * X[:, 0] + 0.5 * X[:, 1] * X[:, 2]
+    errors = []
+    for label in (y[100], 1e6):
+        y[100] = label
+        forest = AMFRegressor(2, drift="follow", experts=BOTH, random_state=0).fit(X[:1000], y[:1000])
+        errors.append(np.median(np.abs(forest.predict(X[1000:]) - y[1000:])))
+    assert errors[1] < 1.25 * errors[0]

@@ -72,6 +72,20 @@ def cuts_of(values: Sequence[float], most: int) -> list[float]:
     return found
 
 
+def near_labels(y: Sequence[float]) -> list[float]:
+    """Return numbers as sets are fitted to them: none farther off than the span of the near ones.
+
+    Near are all but one in 256 to either side, and at least all but one.
+    """
+    n = len(y)
+    far = max(1, n // 256)
+    near = sorted(y)[far : n - far]
+    if not near or near[0] == near[-1]:
+        return list(y)
+    span = near[-1] - near[0]
+    return [min(max(label, near[0] - span), near[-1] + span) for label in y]
+
+
 class ReferenceBoostedSet:
     """Sum of trees' log odds; ``trees`` are pairs of an output and a tree."""
 

@@ -10,7 +10,7 @@ from dmondrian.boosting.boosted_stream import growing_of
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from tests.reference.boosting import births_until
+from tests.reference.boosting import births_until, near_labels
 from tests.reference.drift import ReferenceDriftForest
 from tests.reference.drift_numbers import ReferenceNumberForest
 from tests.reference.test_drift import stream
@@ -25,6 +25,8 @@ def answers_of_sets(
     answers: list[list[float] | None] = [None] * n
     for birth, end in zip(births, [*births[1:], n], strict=True):
         past = X[:birth], y[:birth], w[:birth]
+        if not n_classes:
+            past = past[0], np.array(near_labels(past[1].tolist())), past[2]
         known = BoostedSet.fit(*past, n_classes, growing_of(n_classes))
         answers[birth:end] = known.answer(X[birth:end]).tolist()
     return answers

@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 
 from dmondrian.boosting import column_bins
 from dmondrian.boosting.boosted_set import BoostedSet
+from dmondrian.boosting.boosted_stream import BoostedStream, growing_of
 from dmondrian.boosting.boosting_kernels import Growing
+from dmondrian.boosting.near_labels import near_labels
 from tests.reference.boosting import (
     ReferenceBoostedNumbers,
     ReferenceBoostedSet,
     Settings,
     cuts_of,
 )
+from tests.reference.boosting import near_labels as reference_labels
 
 GROWING = Growing(4, 6, 0.3, 1.0, 2, 0.01, 1.5)  # steps that are beyond it, and others
 
@@ -117,6 +120,35 @@ def test_small_sets_of_numbers_are_those_of_the_reference(
     its = GROWING._replace(n_rounds=2, least_rows=least_rows)
     fitted = assert_equal(X, y, w, 0, its)
     assert np.isfinite(fitted.answer(X)).all()
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    y=st.lists(
+        st.one_of(st.sampled_from([0.0, 1.0, 1e6, -1e139]), st.floats(-3.0, 3.0)), max_size=20
+    ),
+    repeats=st.sampled_from([1, 7, 40]),
+)
+def test_labels_far_off_are_those_of_the_reference(y: list[float], repeats: int) -> None:
+    every = y * repeats
+    np.testing.assert_array_equal(near_labels(np.array(every)), reference_labels(every))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_stream_of_numbers_fits_the_set_of_the_reference_to_near_labels(weighted: bool) -> None:
+    X, classes, w = rows(80, 3, 1)
+    y = classes / 3.0 + 0.1 * np.random.default_rng(0).random(80)
+    y[33], y[44] = 1e6, -0.01
+    w = w if weighted else np.ones(80)
+    stream = BoostedStream(5, 0, 1)
+    stream.learn(X, y, w)
+    near = reference_labels(y.tolist())
+    assert [r for r in range(80) if near[r] != y[r]] == [33]
+    its = Settings(*growing_of(0))
+    reference = ReferenceBoostedNumbers(
+        X.tolist(), near, w.tolist(), 0, its, column_bins.n_bins_of(5)
+    )
+    np.testing.assert_array_equal(stream.answer(X), [reference.answer(x) for x in X.tolist()])
 
 
 def test_columns_are_cut_at_quantiles(monkeypatch: pytest.MonkeyPatch) -> None:
