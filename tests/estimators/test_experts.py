@@ -293,6 +293,8 @@ def test_one_label_far_off_takes_nothing_from_sets_that_know_the_others() -> Non
     errors = []
     for label in (y[100], 1e6):
         y[100] = label
-        forest = AMFRegressor(2, drift="follow", experts=BOTH, random_state=0).fit(X[:1000], y[:1000])
+        forest = AMFRegressor(2, drift="follow", experts=BOTH, random_state=0).fit(
+            X[:1000], y[:1000]
+        )
         errors.append(np.median(np.abs(forest.predict(X[1000:]) - y[1000:])))
     assert errors[1] < 1.25 * errors[0]
