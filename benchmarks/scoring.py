@@ -33,10 +33,10 @@ from benchmarks.records import RESULTS, Records, table
 from benchmarks.throughput import spread
 from dmondrian import AMFClassifier
 from dmondrian.data import make_scoring_plan, read_block
+from dmondrian.data.score_columns import score_arrays
 from dmondrian.distributed import score, train
 from dmondrian.distributed.scoring.model_info import open_model
 from dmondrian.distributed.scoring.output_folder import sealed
-from dmondrian.distributed.scoring.score import score_arrays
 
 TARGETS = {"covtype": "Cover_Type", "adult": "income"}
 PLAIN, ALL = "probabilities", "all that a file says"

@@ -16,6 +16,7 @@ from typing import Any
 from dmondrian.checkpoint import look_at_model, peek_blobs
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, Schema
+from dmondrian.data.score_columns import has_label_std
 from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.scoring.memory_plan import Stored, stored
 from dmondrian.drift.guard import Guard, guard_of, share_width
@@ -122,12 +123,10 @@ def open_model(url: str) -> Model:
             f"{url}: run.json describes {schema.n_features} features and {schema.n_classes} "
             f"classes, the forest has {shape[0]} and {shape[1]}"
         )
-    has_label_std = parameters.has_gaussian_mixture or (
-        (calibration is not None or guard is not None) and parameters.gives_label_variance
-    )
+    is_of_label = has_label_std(parameters, calibration, guard)
     k, has_boxes = parameters.n_outputs, parameters.has_boxes
     return Model(
-        trees, k, has_label_std, schema, digest, parameters, calibration, n_draws, has_boxes, guard
+        trees, k, is_of_label, schema, digest, parameters, calibration, n_draws, has_boxes, guard
     )
 
 

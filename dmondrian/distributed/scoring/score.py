@@ -18,13 +18,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from distributed import Client
 
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_blocks
 from dmondrian.data.chunks import join
 from dmondrian.data.paths import check_paths
+from dmondrian.data.score_columns import detail_names, score_arrays, score_names
 from dmondrian.distributed.cluster.progress import (
     Listener,
     Progress,
@@ -50,17 +50,11 @@ from dmondrian.distributed.scoring.output_folder import (
 )
 from dmondrian.distributed.scoring.tree_pipeline import TreePipeline, connected_pipeline
 from dmondrian.drift.guard import Guard
-from dmondrian.ensemble.settings.loss_settings import quantile_names, responses
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.prediction_sums import Sums
 from dmondrian.errors import ParameterError
 from dmondrian.store import ExistsError, open_store
-from dmondrian.uncertainty.temperature_scaling import (
-    Fitted,
-    calibrated,
-    calibrated_std,
-    tells_labels,
-)
+from dmondrian.uncertainty.temperature_scaling import Fitted, tells_labels
 
 FILE_ROWS = 131_072
 """Most rows of an output file that joins several blocks."""
@@ -127,7 +121,7 @@ class Part:
         return {**entry, "is_new": True, "is_mended": is_mended}
 
     def _table(self, encoded: Encoded, sums: Sums) -> pa.Table:
-        names = _score_names(self.classes, self.parameters, self.details)
+        names = score_names(self.classes, self.parameters, self.details)
         arrays = score_arrays(sums, self.classes, self.calibration, self.parameters, self.guard)
         scores = dict(zip(names, arrays, strict=True))
         kept = encoded.keep
@@ -275,7 +269,7 @@ def part_name(index: int) -> str:
 
 
 def _check_names(model: Model, details: tuple[str, ...], keep: tuple[str, ...]) -> None:
-    taken = _score_names(model.schema.classes, model.parameters, details)
+    taken = score_names(model.schema.classes, model.parameters, details)
     clash = sorted({name for name in keep if name in taken or keep.count(name) > 1})
     if clash:
         raise ParameterError(
@@ -286,21 +280,7 @@ def _check_names(model: Model, details: tuple[str, ...], keep: tuple[str, ...]) 
 
 def _details(model: Model) -> tuple[str, ...]:
     """Return the names of the columns of uncertainty; a density has none."""
-    if model.parameters.is_density:
-        return ()
-    deviation = "std" if model.has_label_std else "spread"
-    return (deviation, "distance") if model.has_distance else (deviation,)
-
-
-def _score_names(classes: Any, parameters: ForestParameters, details: tuple[str, ...]) -> list[str]:
-    if parameters.is_density:
-        return ["log_density"]
-    if parameters.levels:
-        return [*quantile_names(parameters.levels), *details]
-    if parameters.has_decision:
-        shares = [] if parameters.cost.loss == "hinge" else [f"proba_{c}" for c in classes]
-        return ["prediction", *shares, "decision", *details]
-    return ["prediction", *(f"proba_{c}" for c in classes or ()), *details]
+    return detail_names(model.parameters, model.has_label_std)
 
 
 def _write_parts(
@@ -330,65 +310,3 @@ def _write_parts(
         ) from None
     reporter.report(record, now=True)
     return entries
-
-
-def score_arrays(
-    sums: Sums,
-    classes: Sequence[Any] | None,
-    calibration: Fitted | None,
-    parameters: ForestParameters,
-    guard: Guard | None = None,
-) -> list[pa.Array]:
-    """Return the columns of scores, in order, from the sums over all trees.
-
-    Deviations and distances are included if they were summed.
-    """
-    mean = sums.mean
-    if parameters.is_density:
-        return [pa.array(mean[:, 0])]
-    if parameters.minimises_loss:
-        columns = _generalized_arrays(mean, classes, parameters)
-        return [*columns, *_detail_arrays(sums, None, parameters.cost.middle)]
-    known = None if guard is None else guard.mix(dict(sums.shares or {}))
-    if classes is None and known is not None:  # mean and variance of the label
-        std = [] if sums.square is None else [pa.array(np.sqrt(known[:, 1]))]
-        distances = _detail_arrays(sums._replace(square=None), None, 0)
-        return [pa.array(known[:, 0].copy()), *std, *distances]
-    if classes is None:
-        return [pa.array(mean[:, 0]), *_detail_arrays(sums, calibration, 0)]
-    proba = calibrated(parameters.forecasts(mean), calibration) if known is None else known
-    best = proba.argmax(axis=1)
-    probabilities = [pa.array(np.ascontiguousarray(proba[:, k])) for k in range(mean.shape[1])]
-    prediction = pa.array(list(classes)).take(pa.array(best))
-    return [prediction, *probabilities, *_detail_arrays(sums, None, best)]
-
-
-def _detail_arrays(
-    sums: Sums, calibration: Fitted | None, output: int | np.ndarray
-) -> list[pa.Array]:
-    """Return the deviations of an output, which may vary by row, and the distances."""
-    found = []
-    if sums.square is not None:
-        variance = sums.variance[np.arange(len(sums.square)), output]
-        found.append(pa.array(calibrated_std(variance, calibration)))
-    if sums.distance is not None:
-        found.append(pa.array(sums.distance / sums.n_trees))
-    return found
-
-
-def _generalized_arrays(
-    mean: np.ndarray, classes: Sequence[Any] | None, parameters: ForestParameters
-) -> list[pa.Array]:
-    """Return the columns of predictions of a generalised forest."""
-    loss = parameters.cost.loss
-    if classes is None:
-        values = responses(loss, mean)
-        return [pa.array(np.ascontiguousarray(values[:, k])) for k in range(values.shape[1])]
-    z = mean[:, 0]
-    shares = parameters.forecasts(mean)
-    columns = [] if loss == "hinge" else [pa.array(shares[:, k].copy()) for k in range(2)]
-    return [
-        pa.array(list(classes)).take(pa.array((z > 0.0).astype(np.int64))),
-        *columns,
-        pa.array(z),
-    ]

@@ -31,6 +31,7 @@ from distributed import Client, Future
 
 from dmondrian.checkpoint import Blob, load_trees
 from dmondrian.data import Encoded
+from dmondrian.data.score_columns import Summing, summing
 from dmondrian.distributed.cluster.client import connected_for, local_size
 from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.distributed.scoring.memory_plan import (
@@ -43,10 +44,8 @@ from dmondrian.distributed.scoring.memory_plan import (
 from dmondrian.distributed.scoring.model_info import Model
 from dmondrian.distributed.scoring.task_pool import TaskChain, TaskPool
 from dmondrian.distributed.scoring.tree_cache import TreeCache
-from dmondrian.drift.member_sums import MemberSums
 from dmondrian.ensemble.sums.prediction_sums import Sums, joined
 from dmondrian.errors import ClusterError
-from dmondrian.forest.forest import Forest
 from dmondrian.uncertainty.density import DensityAnswers
 
 _TICK = 0.1
@@ -54,7 +53,6 @@ _TICK = 0.1
 _tree_cache = TreeCache()
 
 
-Summing = Forest | DensityAnswers | MemberSums
 """What sums predictions over trees."""
 
 
@@ -119,10 +117,7 @@ def run_stage(stage: Stage, before: list[Sums] | Done | None) -> list[Sums] | Do
 
 def _load(blobs: tuple[Blob, ...], n_draws: int | None) -> Summing:
     """Return the predictor of stored trees: their forest, or the density of `n_draws`."""
-    forest: Any = load_trees(blobs)
-    if forest.parameters.follows_stream:
-        return MemberSums(forest)
-    return forest if n_draws is None else DensityAnswers(forest, n_draws)
+    return summing(load_trees(blobs), n_draws)
 
 
 def _summed(

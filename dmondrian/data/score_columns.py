@@ -1,0 +1,131 @@
+"""Columns of scores: what a forest answers for rows, as files and services write it.
+
+Relies on sums over all trees. Promises the same columns, values and names wherever rows are scored.
+
+Shapes: n rows, k outputs, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dmondrian.drift.guard import Guard
+from dmondrian.drift.member_sums import MemberSums
+from dmondrian.ensemble.settings.loss_settings import quantile_names, responses
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.sums.prediction_sums import Sums
+from dmondrian.forest.forest import Forest
+from dmondrian.uncertainty.density import DensityAnswers
+from dmondrian.uncertainty.temperature_scaling import Fitted, calibrated, calibrated_std
+
+Summing = Forest | DensityAnswers | MemberSums
+"""What sums predictions of trees."""
+
+
+def summing(forest: Any, n_draws: int | None) -> Summing:
+    """Return what sums predictions of trees: their forest, or the density of `n_draws`."""
+    if forest.parameters.follows_stream:
+        return MemberSums(forest)
+    own: Forest = forest
+    return own if n_draws is None else DensityAnswers(own, n_draws)
+
+
+def has_label_std(
+    parameters: ForestParameters, calibration: Fitted | None, guard: Guard | None
+) -> bool:
+    """Whether variances are of the label, not between trees."""
+    return parameters.has_gaussian_mixture or (
+        (calibration is not None or guard is not None) and parameters.gives_label_variance
+    )
+
+
+def detail_names(parameters: ForestParameters, is_of_label: bool) -> tuple[str, ...]:
+    """Return the names of the columns of uncertainty; a density has none.
+
+    Parameters
+    ----------
+    is_of_label : bool
+        As :func:`has_label_std` says.
+    """
+    if parameters.is_density:
+        return ()
+    deviation = "std" if is_of_label else "spread"
+    return (deviation, "distance") if parameters.has_boxes else (deviation,)
+
+
+def score_names(classes: Any, parameters: ForestParameters, details: tuple[str, ...]) -> list[str]:
+    """Return the names of the columns of scores, in order."""
+    if parameters.is_density:
+        return ["log_density"]
+    if parameters.levels:
+        return [*quantile_names(parameters.levels), *details]
+    if parameters.has_decision:
+        shares = [] if parameters.cost.loss == "hinge" else [f"proba_{c}" for c in classes]
+        return ["prediction", *shares, "decision", *details]
+    return ["prediction", *(f"proba_{c}" for c in classes or ()), *details]
+
+
+def score_arrays(
+    sums: Sums,
+    classes: Sequence[Any] | None,
+    calibration: Fitted | None,
+    parameters: ForestParameters,
+    guard: Guard | None = None,
+) -> list[pa.Array]:
+    """Return the columns of scores, in order, from the sums over all trees.
+
+    Deviations and distances are included if they were summed.
+    """
+    mean = sums.mean
+    if parameters.is_density:
+        return [pa.array(mean[:, 0])]
+    if parameters.minimises_loss:
+        columns = _generalized_arrays(mean, classes, parameters)
+        return [*columns, *_detail_arrays(sums, None, parameters.cost.middle)]
+    known = None if guard is None else guard.mix(dict(sums.shares or {}))
+    if classes is None and known is not None:  # mean and variance of the label
+        std = [] if sums.square is None else [pa.array(np.sqrt(known[:, 1]))]
+        distances = _detail_arrays(sums._replace(square=None), None, 0)
+        return [pa.array(known[:, 0].copy()), *std, *distances]
+    if classes is None:
+        return [pa.array(mean[:, 0]), *_detail_arrays(sums, calibration, 0)]
+    proba = calibrated(parameters.forecasts(mean), calibration) if known is None else known
+    best = proba.argmax(axis=1)
+    probabilities = [pa.array(np.ascontiguousarray(proba[:, k])) for k in range(mean.shape[1])]
+    prediction = pa.array(list(classes)).take(pa.array(best))
+    return [prediction, *probabilities, *_detail_arrays(sums, None, best)]
+
+
+def _detail_arrays(
+    sums: Sums, calibration: Fitted | None, output: int | np.ndarray
+) -> list[pa.Array]:
+    """Return the deviations of an output, which may vary by row, and the distances."""
+    found = []
+    if sums.square is not None:
+        variance = sums.variance[np.arange(len(sums.square)), output]
+        found.append(pa.array(calibrated_std(variance, calibration)))
+    if sums.distance is not None:
+        found.append(pa.array(sums.distance / sums.n_trees))
+    return found
+
+
+def _generalized_arrays(
+    mean: np.ndarray, classes: Sequence[Any] | None, parameters: ForestParameters
+) -> list[pa.Array]:
+    """Return the columns of predictions of a generalised forest."""
+    loss = parameters.cost.loss
+    if classes is None:
+        values = responses(loss, mean)
+        return [pa.array(np.ascontiguousarray(values[:, k])) for k in range(values.shape[1])]
+    z = mean[:, 0]
+    shares = parameters.forecasts(mean)
+    columns = [] if loss == "hinge" else [pa.array(shares[:, k].copy()) for k in range(2)]
+    return [
+        pa.array(list(classes)).take(pa.array((z > 0.0).astype(np.int64))),
+        *columns,
+        pa.array(z),
+    ]
