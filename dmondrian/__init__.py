@@ -43,6 +43,8 @@ this list, and within a folder there is no circle of imports (``tests/test_layer
     Forests for other programs; models that take data frames, or river's dicts.
 ``distributed``
     Training, scoring and evaluation on Dask.
+``serving``
+    Models behind HTTP.
 ``displays``, ``report``, ``mlflow``
     Pictures of forests and runs; runs as pages, and side by side; runs and models in MLflow.
 ``cli``

@@ -149,6 +149,27 @@ class FrameModel:
         ----------
         frame : as of :meth:`predict`
         """
+        frame, kind, there, at = self._found(frame)
+        if self.schema is None and self.estimator._encodes_rows():
+            return self._own_features(frame, kind, there, at)
+        if self.schema is None or self._block is None:
+            return _plain_features(frame, kind, at)
+        return _encode(self.schema, self._block, frame, kind, at)
+
+    def numbers(self, frame: Any) -> np.ndarray:
+        """Return the rows of columns that are numbers, as they are, float32 [n, d].
+
+        Missing values are NaN. The estimator of a model that was fitted on arrays learns them.
+
+        Parameters
+        ----------
+        frame : as of :meth:`predict`
+        """
+        frame, kind, _, at = self._found(frame)
+        return _plain_features(frame, kind, at)
+
+    def _found(self, frame: Any) -> tuple[Any, str, list[str], np.ndarray]:
+        """Return a frame, its kind, its columns, and where those of the model are among them."""
         kind = _kind(frame)
         if isinstance(frame, pa.RecordBatch):
             frame = pa.Table.from_batches([frame])
@@ -170,11 +191,7 @@ class FrameModel:
         if missing and self.schema is not None:
             _check(self.schema, frame, kind, [name for name in names if name in places], places)
         at = np.array([places[name] for name in names], dtype=np.int64)
-        if self.schema is None and self.estimator._encodes_rows():
-            return self._own_features(frame, kind, there, at)
-        if self.schema is None or self._block is None:
-            return _plain_features(frame, kind, at)
-        return _encode(self.schema, self._block, frame, kind, at)
+        return frame, kind, there, at
 
     def _own_features(self, frame: Any, kind: str, there: list[str], at: np.ndarray) -> np.ndarray:
         """Return rows as an estimator encodes them that was fitted on rows with such columns."""

@@ -157,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("data", nargs="+", metavar="DATA", help=_DATA_HELP)
     for command in (score, evaluate):
         _add_cluster_arguments(command)
+    _add_serve(add("serve", "answer forecasts over HTTP, and learn labels that come later"))
     _add_inspecting(add)
     warm = add("warm", "compile all kernels for this machine, so that no job has to wait for them")
     warm.add_argument(
@@ -193,6 +194,53 @@ def _add_follow(command: argparse.ArgumentParser) -> None:
         default=3,
         metavar="K",
         help="newest checkpoints to keep, of which each look saves one (default: 3)",
+    )
+
+
+def _add_serve(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", metavar="MODEL", help=f"{_MODEL_HELP}; or a saved estimator")
+    command.add_argument("--host", default="127.0.0.1", help="address (default: this machine only)")
+    command.add_argument("--port", type=int, default=8000, help="default: 8000; 0 for any free one")
+    command.add_argument(
+        "--learn",
+        action="store_true",
+        help="learn labels (POST /learn) and save; of a saved estimator alone",
+    )
+    command.add_argument(
+        "--save-rows",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="with --learn: save after so many rows (default: 10,000)",
+    )
+    command.add_argument(
+        "--save-every",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="with --learn: save so long after the first row that is not saved (default: 60)",
+    )
+    command.add_argument(
+        "--waiting",
+        type=int,
+        default=100_000,
+        metavar="N",
+        help="with --learn: newest rows that wait for labels, and keys of rows learned that are "
+        "remembered (default: 100,000)",
+    )
+    command.add_argument(
+        "--max-body",
+        type=int,
+        default=8 * 2**20,
+        metavar="BYTES",
+        help="longest body of a request (default: 8 MiB)",
+    )
+    command.add_argument(
+        "--reload-every",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="between two looks for a newer checkpoint, 0 for none (default: 1)",
     )
 
 
@@ -377,6 +425,7 @@ _MODULES = {  # of dmondrian.cli, where the function of a command is
     "init": "init",
     "score": "score",
     "evaluate": "score",
+    "serve": "serve",
     "warm": "warm",
     "cluster": "try_cluster",
     "cancel": "watch",

@@ -53,9 +53,6 @@ _TICK = 0.1
 _tree_cache = TreeCache()
 
 
-"""What sums predictions over trees."""
-
-
 class Part(Protocol):
     """Consecutive rows, and how their sums become a result."""
 

@@ -1,0 +1,348 @@
+"""The queue of requests: those that wait are answered together, from one state of the model.
+
+Relies on asyncio: one task alone uses the model, so no answer falls between two states. Promises
+that forecasts which wait are one call, of at most `TOGETHER` rows or a single request; that a batch
+of many rows, and a save, leave the loop free for others; and that no more wait than `MOST_WAITING`
+rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dmondrian.errors import DataError, DMondrianError
+from dmondrian.serving.answer_body import arrow_body, as_lists, json_body
+from dmondrian.serving.learner import SLICE, Learner, Lesson
+from dmondrian.serving.request_rows import Ask, ColumnReader
+from dmondrian.serving.served_model import ServedModel
+from dmondrian.serving.serving_metrics import ServingMetrics
+
+TOGETHER = 1024
+"""Rows of several requests that are forecast in one call."""
+
+INLINE = 256
+"""Rows that are forecast in the loop itself: another thread would take longer to be called."""
+
+MOST_WAITING = 200_000
+"""Rows of requests that wait; more are refused at once."""
+
+_SAVE_SECONDS = 0.2  # between two looks whether a save is due
+
+
+class BusyError(DMondrianError):
+    """Too much waits already."""
+
+
+@dataclass
+class Answer:
+    """The answer to an ask.
+
+    Attributes
+    ----------
+    body : bytes
+    position : int
+        Rows that the state had learned.
+    """
+
+    body: bytes
+    position: int
+
+
+@dataclass
+class _Waiting:
+    """A request in the queue, and where its answer goes."""
+
+    asked: Any  # Ask, or Lesson
+    answer: asyncio.Future[Any]
+    done: int = 0  # rows of a lesson
+    begun: Any = field(default=None)
+
+
+class RequestQueue:
+    """Requests that wait for the model.
+
+    Parameters
+    ----------
+    model : ServedModel
+        Another one may be put in its place at any time, if there is no learner.
+    learner : Learner or None
+        Of that model.
+    metrics : ServingMetrics
+    """
+
+    def __init__(
+        self, model: ServedModel, learner: Learner | None, metrics: ServingMetrics
+    ) -> None:
+        self.model, self.learner = model, learner
+        self._metrics = metrics
+        self._asks: deque[_Waiting] = deque()
+        self._lessons: deque[_Waiting] = deque()
+        self._n_rows = 0
+        self._some = asyncio.Event()
+        self._pool = ThreadPoolExecutor(1, "dmondrian-forecast")
+        self._saver = ThreadPoolExecutor(1, "dmondrian-save")
+        self._save: asyncio.Future[None] | None = None
+
+    async def forecast(self, ask: Ask) -> Answer:
+        """Return the answer to an ask.
+
+        Raises
+        ------
+        BusyError
+            Too many rows wait.
+        DMondrianError, ValueError
+            Rows that the model refuses.
+        """
+        answer: Answer = await self._put(self._asks, ask, ask.n)
+        return answer
+
+    async def learn(self, lesson: Lesson) -> dict[str, Any]:
+        """Learn labels; return how many were, as JSON values.
+
+        Raises
+        ------
+        BusyError, KeyedError, DataError
+            Nothing was learned.
+        """
+        result: dict[str, Any] = await self._put(self._lessons, lesson, len(lesson.labels))
+        return result
+
+    async def _put(self, queue: deque[_Waiting], asked: Any, n: int) -> Any:
+        if self._n_rows + n > MOST_WAITING and self._n_rows:
+            raise BusyError(f"{self._n_rows:,} rows wait already: try again in a moment")
+        one = _Waiting(asked, asyncio.get_running_loop().create_future())
+        queue.append(one)
+        self._n_rows += n
+        self._some.set()
+        try:
+            return await one.answer
+        finally:
+            self._n_rows -= n
+
+    async def work(self) -> None:
+        """Answer what comes, until cancelled."""
+        ticks = asyncio.create_task(self._look_for_saves())
+        try:
+            while True:
+                await self._some.wait()
+                self._some.clear()
+                while self._asks or (self._lessons and self._save is None):
+                    await self._answer_some()
+                    self._learn_some()
+                    self._save_if_due()
+                    await asyncio.sleep(0)  # for requests that have come, to wait together
+                self._save_if_due()
+        finally:
+            ticks.cancel()
+
+    async def close(self) -> None:
+        """Save what was learned, and give the model up."""
+        if self._save is not None:
+            await asyncio.wait([self._save])
+        learner = self.learner
+        try:
+            if learner is not None and not learner.is_saved and learner.failure is None:
+                keys = learner.freeze_keys()
+                await asyncio.get_running_loop().run_in_executor(self._saver, learner.save, keys)
+        finally:
+            if learner is not None:
+                learner.close()
+            self._pool.shutdown()
+            self._saver.shutdown()
+
+    async def _look_for_saves(self) -> None:
+        while self.learner is not None:
+            await asyncio.sleep(_SAVE_SECONDS)
+            if self.learner.is_due:
+                self._some.set()
+
+    async def _answer_some(self) -> None:
+        some: list[_Waiting] = []
+        n = 0
+        while self._asks and (not some or n + self._asks[0].asked.n <= TOGETHER):
+            one = self._asks.popleft()
+            if not one.answer.done():  # whoever asked may have gone
+                some.append(one)
+                n += one.asked.n
+        if not some:
+            return
+        asks, model = [one.asked for one in some], self.model
+        if n <= INLINE:
+            results = answers(model, asks, self.learner is not None)
+        else:
+            loop = asyncio.get_running_loop()
+            results = await loop.run_in_executor(
+                self._pool, answers, model, asks, self.learner is not None
+            )
+        self._metrics.count_batch(n)
+        for one, result in zip(some, results, strict=True):
+            if one.answer.done():
+                continue
+            found = result if isinstance(result, Exception) else self._kept(one.asked, result)
+            if isinstance(found, Exception):
+                one.answer.set_exception(found)
+            else:
+                one.answer.set_result(found)
+
+    def _kept(self, ask: Ask, result: tuple[Answer, np.ndarray | None]) -> Answer | Exception:
+        """Return the answer, after the rows were kept whose labels will come."""
+        answer, rows = result
+        if ask.keys is not None and self.learner is not None:
+            assert rows is not None  # asked for
+            try:
+                self.learner.wait_for_labels(ask.keys, rows)
+            except DMondrianError as error:
+                return error
+        return answer
+
+    def _learn_some(self) -> None:
+        """Learn some rows of the lesson that came first."""
+        learner = self.learner
+        if not self._lessons or self._save is not None or learner is None:
+            return
+        one = self._lessons[0]
+        try:
+            if learner.failure is not None:
+                raise BusyError(learner.failure)
+            if one.begun is None:
+                one.begun = learner.begin(one.asked)
+            rows, labels, passed = one.begun
+            part = slice(one.done, one.done + SLICE)
+            if len(rows[part]):
+                learner.learn(rows[part], labels[part])
+            one.done += SLICE
+            if one.done < len(rows):
+                return
+            result = {"learned": len(rows), "passed": passed, "position": self.model.position}
+            result["saved"] = learner.saved
+        except Exception as error:  # noqa: BLE001  # whoever sent it is told, whatever it is
+            self._lessons.popleft()
+            if not one.answer.done():
+                one.answer.set_exception(error)
+            return
+        self._lessons.popleft()
+        self._metrics.count_learned(len(rows))
+        if not one.answer.done():
+            one.answer.set_result(result)
+
+    def _save_if_due(self) -> None:
+        """Begin a save between two lessons."""
+        learner = self.learner
+        is_amid = bool(self._lessons) and self._lessons[0].begun is not None
+        if learner is None or self._save is not None or is_amid or not learner.is_due:
+            return
+        keys = learner.freeze_keys()
+        loop = asyncio.get_running_loop()
+        self._save = loop.run_in_executor(self._saver, learner.save, keys)
+        self._save.add_done_callback(self._saved)
+
+    def _saved(self, save: asyncio.Future[None]) -> None:
+        self._save = None
+        if not save.cancelled():
+            save.exception()  # the learner knows it
+        self._some.set()
+
+
+def answers(
+    model: ServedModel, asks: Sequence[Ask], keeps_rows: bool
+) -> list[tuple[Answer, np.ndarray | None] | Exception]:
+    """Return the answer to each ask, or the error that refuses it, from one state of a model.
+
+    Parameters
+    ----------
+    model : ServedModel
+    asks : sequence of Ask
+    keeps_rows : bool
+        Whether rows with keys are returned as the estimator learns them.
+    """
+    found: list[tuple[np.ndarray, np.ndarray | None] | Exception] = [DataError("")] * len(asks)
+    reader = ColumnReader(model.frames.schema)
+    groups: dict[Any, list[int]] = {}
+    for number, ask in enumerate(asks):
+        signature = reader.signature(ask)
+        own = ask.keys is not None and keeps_rows
+        groups.setdefault((number if signature is None else signature, own), []).append(number)
+    for (_, own), numbers in groups.items():
+        prepared = _prepared(model, reader, [asks[number] for number in numbers], own)
+        for number, one in zip(numbers, prepared, strict=True):
+            found[number] = one
+    results: list[tuple[Answer, np.ndarray | None] | Exception] = [
+        one if isinstance(one, Exception) else DataError("") for one in found
+    ]
+    for details in (True, False):
+        ready = [
+            (number, *one)
+            for number, one in enumerate(found)
+            if not isinstance(one, Exception) and asks[number].details is details
+        ]
+        if ready:
+            for number, result in _scored(model, asks, ready, details):
+                results[number] = result
+    return results
+
+
+def _prepared(
+    model: ServedModel, reader: ColumnReader, asks: Sequence[Ask], keeps_rows: bool
+) -> list[tuple[np.ndarray, np.ndarray | None] | Exception]:
+    """Return the rows of asks, as the forest takes them and as the estimator learns them."""
+    try:
+        if not all(ask.n for ask in asks):
+            raise DataError("there are no rows: expected at least one")
+        table = reader.table(asks)
+        X = model.rows(table)
+        own = model.frames.numbers(table) if keeps_rows else None
+    except Exception as error:  # noqa: BLE001  # whoever asked is told, whatever it is
+        if len(asks) == 1:
+            return [error]
+        return [_prepared(model, reader, [ask], keeps_rows)[0] for ask in asks]
+    ends = np.cumsum([ask.n for ask in asks]).tolist()
+    parts = [slice(end - ask.n, end) for ask, end in zip(asks, ends, strict=True)]
+    return [(X[part], None if own is None else own[part]) for part in parts]
+
+
+def _scored(
+    model: ServedModel,
+    asks: Sequence[Ask],
+    ready: Sequence[tuple[int, np.ndarray, np.ndarray | None]],
+    details: bool,
+) -> list[tuple[int, tuple[Answer, np.ndarray | None] | Exception]]:
+    """Forecast rows together; return the answer of each ask, by its number."""
+    X = ready[0][1] if len(ready) == 1 else np.concatenate([own for _, own, _ in ready])
+    try:
+        columns = model.answer(np.ascontiguousarray(X), details)
+    except Exception as error:  # noqa: BLE001  # as above
+        if len(ready) == 1:
+            return [(ready[0][0], error)]
+        return [_scored(model, asks, [one], details)[0] for one in ready]
+    is_json = any(asks[number].form != "arrow" for number, _, _ in ready)
+    lists = as_lists(columns) if is_json else {}
+    made: list[tuple[int, tuple[Answer, np.ndarray | None] | Exception]] = []
+    start = 0
+    for number, own, rows in ready:
+        part = slice(start, start + len(own))
+        start = part.stop
+        body = _body(asks[number], columns, lists, part, model.position)
+        made.append((number, (Answer(body, model.position), rows)))
+    return made
+
+
+def _body(
+    ask: Ask,
+    columns: Mapping[str, pa.Array],
+    lists: Mapping[str, list[Any]],
+    part: slice,
+    position: int,
+) -> bytes:
+    if ask.form == "arrow":
+        n = part.stop - part.start
+        some = {name: values.slice(part.start, n) for name, values in columns.items()}
+        return arrow_body(some, position)
+    return json_body(ask, {name: values[part] for name, values in lists.items()}, position)

@@ -1,0 +1,208 @@
+"""Answers are those of estimators and of scores, whatever waits together, after JSON as before."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dmondrian import (
+    AMFClassifier,
+    AMFRegressor,
+    GeneralizedMondrianForestClassifier,
+    GeneralizedMondrianForestRegressor,
+    MondrianDensity,
+    MondrianFeatures,
+    MondrianForestRegressor,
+    MondrianKernelRegressor,
+    OnlineRandomForestClassifier,
+    ParameterError,
+)
+from dmondrian.distributed import score, train
+from dmondrian.serving.request_queue import answers
+from dmondrian.serving.request_rows import Ask, ask_of_arrow, ask_of_json, read_json
+from dmondrian.serving.served_model import Address, ServedModel
+from tests.distributed.conftest import table_of, worker_threads
+
+SETTINGS: dict[str, Any] = {"n_estimators": 3, "random_state": 0}
+ESTIMATORS = {
+    "classes": AMFClassifier(**SETTINGS),
+    "calibrated classes": AMFClassifier(calibrate=True, **SETTINGS),
+    "numbers": AMFRegressor(**SETTINGS),
+    "calibrated numbers": AMFRegressor(calibrate=True, **SETTINGS),
+    "classes of a stream": AMFClassifier(drift="follow", **SETTINGS),
+    "numbers of a stream": AMFRegressor(drift="follow", **SETTINGS),
+    "hierarchy": MondrianForestRegressor(aggregation="hierarchy", lifetime=None, **SETTINGS),
+    "decision": GeneralizedMondrianForestClassifier(**SETTINGS),
+    "signs": GeneralizedMondrianForestClassifier(loss="hinge", **SETTINGS),
+    "quantiles": GeneralizedMondrianForestRegressor(
+        loss="quantile", quantile=[0.1, 0.9], **SETTINGS
+    ),
+    "fringe": OnlineRandomForestClassifier(**SETTINGS),
+    "kernel": MondrianKernelRegressor(**SETTINGS),
+    "density": MondrianDensity(**SETTINGS),
+}
+
+
+def served(path: Path) -> ServedModel:
+    return ServedModel(Address.find(str(path)))
+
+
+def asked(model: ServedModel, value: Any) -> Ask:
+    return ask_of_json(read_json(json.dumps(value).encode()), model.names, model.n_columns)
+
+
+def replies(model: ServedModel, asks: list[Ask]) -> list[Any]:
+    """Return bodies of answers as values, or errors."""
+    found = answers(model, asks, False)
+    return [one if isinstance(one, Exception) else json.loads(one[0].body) for one in found]
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.random((300, 3), dtype=np.float32)
+    return X, X[:, 0] + 0.1 * rng.standard_normal(300)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_answers_are_the_estimator_s_bit_for_bit(rows, name: str, tmp_path: Path) -> None:
+    X, y = rows
+    forest = ESTIMATORS[name]
+    is_classifier = hasattr(forest, "classes_") or "Classifier" in type(forest).__name__
+    forest.fit(X, np.where(y > 0.5, "yes", "no") if is_classifier else y)
+    forest.save(tmp_path / "model")
+    model = served(tmp_path / "model")
+    together = [asked(model, {"rows": X[i : i + 1].tolist()}) for i in range(40)]
+    found = [one["rows"][0] for one in replies(model, together)]
+    (at_once,) = replies(model, [asked(model, X[:40].tolist())])
+    assert at_once["rows"] == found
+    assert at_once["position"] == 300
+
+    def column(label: str) -> list[Any]:
+        return [row[label] for row in found]
+
+    if name == "density":
+        assert column("log_density") == forest.score_samples(X[:40]).tolist()
+        return
+    if name == "quantiles":
+        assert [column("q_0.1"), column("q_0.9")] == forest.predict(X[:40]).T.tolist()
+        return
+    assert column("prediction") == forest.predict(X[:40]).tolist()
+    if is_classifier and name != "signs":
+        shares = [column(f"proba_{label}") for label in forest.classes_]
+        assert shares == forest.predict_proba(X[:40]).T.tolist()
+    if name in ("calibrated numbers", "hierarchy"):
+        assert column("std") == forest.predict(X[:40], return_std=True)[1].tolist()
+    if name == "decision":
+        assert column("decision") == forest.decision_function(X[:40]).tolist()
+    (plain,) = replies(model, [asked(model, {"rows": X[:2].tolist(), "details": False})])
+    assert set(found[0]) - set(plain["rows"][0]) <= {"spread", "std", "distance"}
+    assert all(plain["rows"][0][key] == found[0][key] for key in plain["rows"][0])
+
+
+def test_what_forecasts_nothing_is_refused(rows, tmp_path: Path) -> None:
+    MondrianFeatures(3, lifetime=1.0, random_state=0).fit(rows[0]).save(tmp_path / "features")
+    with pytest.raises(ParameterError, match="forecasts nothing"):
+        served(tmp_path / "features")
+
+
+def table() -> pa.Table:
+    """Columns of each kind, with missing values."""
+    rng = np.random.default_rng(1)
+    n = 400
+    age, hours = rng.integers(20, 70, n), rng.random(n)
+    city = rng.choice(["Oslo", "Łódź", "東京", None], n)
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    times = [start + timedelta(minutes=float(m)) for m in np.round(rng.random(n) * 1e5, 1)]
+    return pa.table(
+        {
+            "age": age,
+            "hours": pa.array(np.where(rng.random(n) < 0.1, None, hours).tolist(), pa.float64()),
+            "city": pa.array(city.tolist(), pa.string()),
+            "member": rng.random(n) < 0.5,
+            "since": pa.array(times, pa.timestamp("us", "UTC")),
+            "buys": np.where(age + 20 * hours > 55, "yes", "no"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[ServedModel, list[dict], list[dict]]:
+    """A served run, rows as JSON has them, and their scores."""
+    folder = tmp_path_factory.mktemp("run")
+    pq.write_table(table(), folder / "rows.parquet")
+    with worker_threads(1) as (_, client):
+        forest = AMFClassifier(n_estimators=3, random_state=0)
+        train(forest, folder / "rows.parquet", target="buys", run=folder / "run", client=client)
+        score(folder / "run", folder / "rows.parquet", folder / "scores", client=client)
+    rows = table().drop_columns(["buys"]).to_pylist()
+    rows = [{**row, "since": row["since"].isoformat()} for row in rows]
+    return served(folder / "run"), rows, table_of(folder / "scores").to_pylist()
+
+
+def test_answers_of_a_run_are_its_scores_bit_for_bit(run) -> None:
+    model, rows, scores = run
+    (at_once,) = replies(model, [asked(model, rows)])
+    assert at_once == {"position": 400, "rows": scores}
+    alone = replies(model, [asked(model, {"rows": [row]}) for row in rows])
+    assert [one["rows"][0] for one in alone] == scores
+    columns = {name: [row[name] for row in rows[:7]] for name in rows[0]}
+    (as_columns,) = replies(model, [asked(model, {"columns": columns, "details": True})])
+    assert as_columns["columns"] == {name: [s[name] for s in scores[:7]] for name in scores[0]}
+
+
+def test_arrow_is_answered_with_arrow(run) -> None:
+    model, _, scores = run
+    source = table().select(["since", "city", "hours", "age", "buys", "member"])  # by name
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, source.schema) as writer:
+        writer.write_table(source, max_chunksize=150)
+    ((answer, _),) = answers(model, [ask_of_arrow(sink.getvalue().to_pybytes())], False)
+    found = pa.ipc.open_stream(answer.body).read_all()
+    assert found.to_pylist() == scores
+    assert found.schema.metadata == {b"dmondrian-position": b"400"}
+
+
+def test_rows_are_refused_as_scoring_refuses_them(run) -> None:
+    model, rows, scores = run
+    row = rows[0]
+
+    def refusal(**changed: Any) -> str:
+        (error,) = replies(model, [asked(model, [row, {**row, **changed}])])
+        return f"{type(error).__name__}: {error}"
+
+    assert "'age'" in refusal(age="old")
+    assert "'age'" in refusal(age=[1])
+    (error,) = replies(model, [ask_of_json([{**row, "hours": float("inf")}], model.names, 5)])
+    assert "infinite" in str(error)
+    assert "no time" in refusal(since="yesterday")
+    good = [asked(model, [one]) for one in rows[:3]]
+    bad = asked(model, [{**row, "city": 7}])
+    found = replies(model, [good[0], bad, good[1], good[2]])
+    assert "'city': expected category" in str(found[1])
+    assert [one["rows"][0] for one in (found[0], *found[2:])] == scores[:3]
+    (unseen,) = replies(model, [asked(model, [{**row, "city": "Roma", "more": 1}])])
+    assert set(unseen["rows"][0]) == set(scores[0])
+
+
+def test_names_of_a_saved_estimator_are_found(rows, tmp_path: Path) -> None:
+    X, y = rows
+    frame = pd.DataFrame(X, columns=["left", "mid", "right"])
+    forest = AMFRegressor(missing_values="encode", **SETTINGS).fit(frame, y)
+    forest.save(tmp_path / "model")
+    model = served(tmp_path / "model")
+    some = frame.iloc[:5].astype(float)
+    some.iloc[2, 1] = None
+    columns = {
+        name: [None if pd.isna(v) else v for v in some[name]] for name in ("right", "mid", "left")
+    }
+    (found,) = replies(model, [asked(model, {"columns": columns})])
+    assert found["columns"]["prediction"] == forest.predict(some.astype(np.float32)).tolist()
