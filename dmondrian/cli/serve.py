@@ -34,7 +34,7 @@ def serve(arguments: argparse.Namespace, output: Output) -> int:
         learns = ", and learns labels" if about["learns"] else ""
         output.text(
             f"{arguments.model} at row {about['position']:,} answers at {url}{learns}; "
-            f"{url}/openapi.json says what it takes"
+            f"{url}/openapi.json describes requests"
         )
 
     run(arguments.model, options, started)

@@ -49,7 +49,7 @@ def detail_names(parameters: ForestParameters, is_of_label: bool) -> tuple[str, 
     Parameters
     ----------
     is_of_label : bool
-        As :func:`has_label_std` says.
+        As :func:`has_label_std` returns.
     """
     if parameters.is_density:
         return ()

@@ -14,7 +14,7 @@ from dmondrian.serving.request_rows import ARROW, JSON, LONGEST_KEY, MOST_ROWS
 from dmondrian.serving.served_model import ServedModel
 
 _STATUSES = {
-    "400": "The body is not what it says it is.",
+    "400": "The body is not of the type that it claims.",
     "413": "The body is too long.",
     "415": "The body is of another type.",
     "422": "The model cannot take these rows; the message is that of `dmondrian score`.",

@@ -223,7 +223,7 @@ class RequestQueue:
                 return
             result = {"learned": len(rows), "passed": passed, "position": self.model.position}
             result["saved"] = learner.saved
-        except Exception as error:  # noqa: BLE001  # whoever sent it is told, whatever it is
+        except Exception as error:  # noqa: BLE001  # the sender gets it, whatever it is
             self._lessons.popleft()
             if not one.answer.done():
                 one.answer.set_exception(error)
@@ -299,7 +299,7 @@ def _prepared(
         table = reader.table(asks)
         X = model.rows(table)
         own = model.frames.numbers(table) if keeps_rows else None
-    except Exception as error:  # noqa: BLE001  # whoever asked is told, whatever it is
+    except Exception as error:  # noqa: BLE001  # the sender gets it, whatever it is
         if len(asks) == 1:
             return [error]
         return [_prepared(model, reader, [ask], keeps_rows)[0] for ask in asks]

@@ -35,7 +35,7 @@ _NUMBER, _TEXT = "number", "text"
 
 
 class BodyError(DataError):
-    """A body that is not what it says it is."""
+    """A body that is not of the type that it claims."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ def _refuse_compressed(body: bytes) -> None:
 def _has_codec(data: bytes, kind: str) -> bool:
     """Whether the metadata of a message, as FlatBuffers, name a codec for its buffers.
 
-    ``Message.fbs`` of the Arrow format: the header is field 2 of a message; a dictionary's batch is
+    By the Arrow format's FlatBuffers definitions the header is field 2 of a message; a dictionary's batch is
     field 1 of it; a batch's compression is field 3.
     """
     try:

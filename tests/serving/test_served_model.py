@@ -26,6 +26,7 @@ from dmondrian import (
     ParameterError,
 )
 from dmondrian.distributed import score, train
+from dmondrian.serving.learner import check_learns
 from dmondrian.serving.request_queue import answers
 from dmondrian.serving.request_rows import Ask, ask_of_arrow, ask_of_json, read_json
 from dmondrian.serving.served_model import Address, ServedModel
@@ -191,6 +192,11 @@ def test_rows_are_refused_as_scoring_refuses_them(run) -> None:
     assert [one["rows"][0] for one in (found[0], *found[2:])] == scores[:3]
     (unseen,) = replies(model, [asked(model, [{**row, "city": "Roma", "more": 1}])])
     assert set(unseen["rows"][0]) == set(scores[0])
+
+
+def test_a_run_does_not_learn(run) -> None:
+    with pytest.raises(ParameterError, match="trained on a cluster"):
+        check_learns(run[0])
 
 
 def test_names_of_a_saved_estimator_are_found(rows, tmp_path: Path) -> None:
