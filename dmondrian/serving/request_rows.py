@@ -266,8 +266,8 @@ def _refuse_compressed(body: bytes) -> None:
 def _has_codec(data: bytes, kind: str) -> bool:
     """Whether the metadata of a message, as FlatBuffers, name a codec for its buffers.
 
-    By the Arrow format's FlatBuffers definitions the header is field 2 of a message; a dictionary's batch is
-    field 1 of it; a batch's compression is field 3.
+    By the definitions of the Arrow format the header is field 2 of a message; a dictionary's batch
+    is field 1 of it; a batch's compression is field 3.
     """
     try:
         batch = _follow(data, _follow(data, 0), 2)
