@@ -18,7 +18,7 @@ from dmondrian.checkpoint.held_out import NAME as HELD_OUT_NAME
 from dmondrian.checkpoint.opening import RUN_NAME
 from dmondrian.checkpoint.parts import Pieces, part_folder, pieces, tree_range
 from dmondrian.checkpoint.run import BLOBS, Run
-from dmondrian.checkpoint.stream import FOLDER, PLACES_NAME, PLAN_NAME
+from dmondrian.checkpoint.stream import BATCHES, FOLDER, PLACES_NAME, PLAN_NAME
 from dmondrian.errors import FencedError, ParameterError, StoreError
 from dmondrian.store import Store, open_store
 
@@ -52,23 +52,17 @@ def copy_model(
     ParameterError
         The folder holds something, or trees that the run took later are not at this position's end.
     """
-    found = pieces(Run.open(url))
-    for run, manifest in found[1:]:
-        if not manifest.final:
-            raise ParameterError(
-                f"the trees of {run.url} are not at the end of a stream at position "
-                f"{manifest.position}: copy the newest checkpoint, or train the run to its end"
-            )
+    found = copied_pieces(Run.open(url))
     objects = dict(_objects(found))
     target = open_store(folder)
     there = target.list()
     others = [name for name in there if name not in objects]
     if others or found[0][1].name in there:
-        raise _taken(target, [*others, *there][0])
+        raise taken(target, [*others, *there][0])
     written: list[str] = []
     try:
         for name, read in objects.items():
-            if _put(target, name, read()):
+            if put_object(target, name, read()):
                 written.append(name)
     except BaseException:
         if not resumable:
@@ -78,6 +72,33 @@ def copy_model(
     return Run.open(target.url)
 
 
+def copied_pieces(run: Run) -> Pieces:
+    """Return the runs and checkpoints that a copy of a model has, as of `pieces`.
+
+    Raises
+    ------
+    ParameterError
+        Trees that the run took later are not at this position's end.
+    """
+    found = pieces(run)
+    for part, manifest in found[1:]:
+        if not manifest.final:
+            raise ParameterError(
+                f"the trees of {part.url} are not at the end of a stream at position "
+                f"{manifest.position}: copy the newest checkpoint, or train the run to its end"
+            )
+    return found
+
+
+def beside_shards(run: Run) -> Iterator[tuple[str, _Read]]:
+    """Yield names of what a copy of a run has beside its shards and manifest, and what reads it."""
+    batches = sorted(run.store.list(BATCHES))[-1:]  # it has the position of the source
+    plans = run.store.list(FOLDER)
+    for name in (PLAN_NAME, PLACES_NAME, *plans, *batches, HELD_OUT_NAME, RUN_NAME):
+        if run.store.exists(name):  # a saved model has no plan, many runs no held-out data
+            yield name, partial(run.store.get, name)
+
+
 def _objects(found: Pieces) -> Iterator[tuple[str, _Read]]:
     """Yield names of the copy, and what reads them, in the order of writing."""
     for number, (run, manifest) in reversed([*enumerate(found)]):
@@ -85,19 +106,17 @@ def _objects(found: Pieces) -> Iterator[tuple[str, _Read]]:
         for shard in manifest.shards.values():
             read = partial(run.get_blob, shard["digest"], shard["bytes"])
             yield f"{below}{BLOBS}/{shard['digest']}", read
-        for name in (PLAN_NAME, PLACES_NAME, *run.store.list(FOLDER), HELD_OUT_NAME, RUN_NAME):
-            if run.store.exists(name):  # a saved model has no plan, many runs no held-out data
-                yield f"{below}{name}", partial(run.store.get, name)
+        yield from ((f"{below}{name}", read) for name, read in beside_shards(run))
         yield f"{below}{manifest.name}", manifest.to_bytes
 
 
-def _put(target: Store, name: str, data: bytes) -> bool:
-    """Write an object unless it is there; whether this call did."""
+def put_object(target: Store, name: str, data: bytes) -> bool:
+    """Write an object unless it is there; return whether this call did."""
     if f"{BLOBS}/" not in name:
         try:
             return target.put_same(name, data)
         except FencedError:
-            raise _taken(target, name) from None
+            raise taken(target, name) from None
     # Large objects go up in parts, which is not conditional; these are named by what they hold.
     if target.size(name) == len(data) and target.get(name) == data:
         return False
@@ -105,7 +124,8 @@ def _put(target: Store, name: str, data: bytes) -> bool:
     return True
 
 
-def _taken(target: Store, name: str) -> ParameterError:
+def taken(target: Store, name: str) -> ParameterError:
+    """Return the error of a copy to a folder that holds something else."""
     return ParameterError(
         f"{target.url} is not empty, it holds {name}: expected a new folder for the copy"
     )

@@ -360,6 +360,9 @@ def _add_managing(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     copy = add("copy", "copy a checkpoint of a run, all that it needs to load, score and go on")
     copy.add_argument("model", metavar="RUN", help="run folder or URL, or RUN@POSITION")
     copy.add_argument("out", metavar="OUT", help="new folder or URL, or that of a broken copy")
+    migrate = add("migrate", "write a checkpoint of an earlier version in the format of this one")
+    migrate.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
+    migrate.add_argument("out", metavar="OUT", help="new folder or URL, or that of a broken one")
     cancel = add("cancel", "have whoever works on a run save and stop, or stop at a scored file")
     cancel.add_argument("model", metavar="RUN", help="run folder or URL")
 
@@ -433,6 +436,7 @@ _MODULES = {  # of dmondrian.cli, where the function of a command is
     "merge": "manage",
     "prune": "manage",
     "copy": "manage",
+    "migrate": "manage",
     "report": "report",
     "compare": "compare",
     "export": "export",

@@ -1,4 +1,4 @@
-"""`dmondrian grow`, `merge`, `prune` and `copy`: a run after it was trained.
+"""`dmondrian grow`, `merge`, `prune`, `copy` and `migrate`: a run after it was trained.
 
 Relies on `dmondrian.distributed.grow` and on `dmondrian.checkpoint` for the work.
 """
@@ -82,5 +82,20 @@ def copy(arguments: argparse.Namespace, output: Output) -> int:
     output.text(
         f"{run.url} has the checkpoint at row {position:,}: {counted(len(sizes), 'object')}, "
         f"{size(n_bytes)}"
+    )
+    return 0
+
+
+def migrate(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian migrate --help`."""
+    from dmondrian.checkpoint.migrating import migrate as migrate_model
+
+    done = migrate_model(arguments.model, arguments.out)
+    facts = {"position": done.position, "blobs": done.blobs, "rewritten": done.rewritten}
+    output.event("migrated", {"run": done.run.url, **facts})
+    output.text(
+        f"{done.run.url} has the checkpoint at row {done.position:,}: of "
+        f"{counted(done.blobs, 'state')} {done.rewritten:,} had other bytes before; each was read "
+        "back and is equal"
     )
     return 0

@@ -7,6 +7,7 @@ encoding of a model.
 
 from dmondrian.data.arrivals import Arrivals, Arrived
 from dmondrian.data.asked import as_asked, asks_the_same
+from dmondrian.data.batch_files import BatchFiles, Position, gives_batches
 from dmondrian.data.chunks import Chunk
 from dmondrian.data.common_rows import common_rows
 from dmondrian.data.extend import change_between, extend_plan
@@ -29,6 +30,7 @@ __all__ = [
     "ROWS_READ",
     "Arrivals",
     "Arrived",
+    "BatchFiles",
     "Block",
     "Chunk",
     "Column",
@@ -36,6 +38,7 @@ __all__ = [
     "Joined",
     "LabelJoin",
     "Plan",
+    "Position",
     "Schema",
     "absent_files",
     "as_asked",
@@ -45,6 +48,7 @@ __all__ = [
     "count_missing",
     "events_of",
     "extend_plan",
+    "gives_batches",
     "list_source",
     "make_plan",
     "make_scoring_plan",

@@ -300,7 +300,9 @@ def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     """Return header and rows, up to the size that a plan may have."""
     # Repeated texts stay shared: a page can repeat one text a billion times.
     there = set(pq.read_schema(pa.BufferReader(data)).names)
-    texts = [n for n, kind in (*_FIELDS, _FINGERPRINT) if kind == pa.string() and n in there]
+    texts = [
+        n for n, kind in (*_FIELDS, _FINGERPRINT, _FOOTER) if kind == pa.string() and n in there
+    ]
     file = pq.ParquetFile(
         pa.BufferReader(data), read_dictionary=texts, page_checksum_verification=True
     )
@@ -310,7 +312,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
         text = str(header["format"])[:80]
         raise ValueError(f"expected a plan of format {_FORMAT} or {_MIXED_FORMAT}, got {text}")
     kinds = [(part.name, _plain_type(part.type)) for part in file.schema_arrow]
-    if kinds not in (_FIELDS, [*_FIELDS, _FINGERPRINT]):
+    if kinds not in (_FIELDS, [*_FIELDS, _FINGERPRINT], [*_FIELDS, _FOOTER]):
         raise ValueError("its columns were altered")
     rows: list[dict[str, Any]] = []
     n_bytes = 0
@@ -351,6 +353,7 @@ _FIELDS: list[tuple[str, pa.DataType]] = [
 ]
 
 _FINGERPRINT = ("fingerprint", pa.string())  # not in plans of earlier versions, nor in the digest
+_FOOTER = ("footer", pa.string())  # what one of these had instead: a digest of the footer alone
 
 
 def arrange(
@@ -449,6 +452,7 @@ def _row(block: Block) -> list[Any]:
 
 def _block(row: dict[str, Any]) -> Block:
     partition = parse_json(row.pop("partition"))
+    row.pop(_FOOTER[0], None)
     for key, kind, value in partition:
         if type(key) is not str or type(kind) is not str or type(value) not in (str, type(None)):
             raise ValueError("the values of a key=value folder should be texts")

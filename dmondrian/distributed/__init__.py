@@ -12,6 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dmondrian.data.batch_files import Position
+    from dmondrian.data.kafka import KafkaTopic
     from dmondrian.distributed.cluster.events import Event
     from dmondrian.distributed.cluster.progress import Progress
     from dmondrian.distributed.detached import submit
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Event",
+    "KafkaTopic",
     "Learned",
+    "Position",
     "Progress",
     "Scored",
     "TrainedRun",
@@ -41,7 +45,9 @@ __all__ = [
 
 _LAZY = {
     "Event": "cluster.events",
+    "KafkaTopic": "dmondrian.data.kafka",
     "Learned": "following",
+    "Position": "dmondrian.data.batch_files",
     "Progress": "cluster.progress",
     "Scored": "scoring.score_arrivals",
     "TrainedRun": "training.train",
@@ -60,7 +66,9 @@ def __getattr__(name: str) -> Any:
     """Import a function when it is first used (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    place = _LAZY[name]
+    module = place if place.startswith("dmondrian.") else f"{__name__}.{place}"
+    value = globals()[name] = getattr(import_module(module), name)
     return value
 
 

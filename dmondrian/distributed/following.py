@@ -25,7 +25,7 @@ from distributed import Client
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.pruning import prune
-from dmondrian.data import Arrivals, Joined, LabelJoin, Plan, stored_plan
+from dmondrian.data import Arrivals, Joined, LabelJoin, Plan, gives_batches, stored_plan
 from dmondrian.data.label_join import N_ROWS
 from dmondrian.data.make import NoRowsError
 from dmondrian.data.paths import check_paths
@@ -37,6 +37,12 @@ from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.cluster.prometheus_metrics import HOST
 from dmondrian.distributed.scoring.score_arrivals import ScoreArrivals, Scored
 from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options
+from dmondrian.distributed.training.batch_source import (
+    ROUND_ROWS,
+    batch_files,
+    drop_learned,
+    refuse_with_labels,
+)
 from dmondrian.distributed.training.run_setup import IN_MEMORY, learned_by_all, prepare_run
 from dmondrian.distributed.training.train import TrainedRun, bring_to_end, checks_of, serve_metrics
 from dmondrian.distributed.training.validation import HeldOutData
@@ -124,8 +130,11 @@ def follow(
     ----------
     estimator, target, client, n_shards, first_tree, progressive, window, n_workers, threads
         As in :func:`dmondrian.distributed.train`.
-    data : str, path or sequence of them
-        There may be nothing yet: the first files that come determine the encoding.
+    data : str, path or sequence of them, or a source of batches
+        There may be nothing yet: the first files that come determine the encoding. A source of
+        batches is as in :func:`dmondrian.distributed.train`: a callable is asked again at each look
+        after its iterable has ended, or has given None where there is nothing now; a look takes
+        what comes for as long as the interval. An iterable ends the call where it ends.
     run : str or path
         Folder or URL of the run.
     interval : float
@@ -185,8 +194,14 @@ def follow(
     _check(interval, keep)
     options = attempt_options(checkpoint_every, window, progress)
     options = replace(options, alerts=Alerts.of(alerts), on_event=on_event)
-    check_paths(data, IN_MEMORY)
+    is_source = gives_batches(data)
+    if is_source:
+        refuse_with_labels(labels)
+    else:
+        check_paths(data, IN_MEMORY)
     url = open_store(run).url
+    batches = batch_files(data, url) if is_source else None
+    data = data if batches is None else batches.out
     exports = [export] if isinstance(export, (str, os.PathLike)) else list(export)
     _check_exports(exports)
     held_out = None if validation is None else HeldOutData(validation)
@@ -219,6 +234,7 @@ def follow(
             for joined in () if joining is None else joining.look():
                 if on_joined is not None:
                     on_joined(joined)
+            n_taken = 0 if batches is None else batches.take(ROUND_ROWS, interval, is_asked)
             now = arrivals.look()
             if now.is_empty and once and before is None and not _exists(url):
                 if joining is not None:
@@ -252,6 +268,8 @@ def follow(
                     raise FencedError(f"{error}. {ONE_ALONE}") from error
                 if len(opened.manifests()) > keep:
                     prune(opened, keep)
+                if batches is not None:
+                    drop_learned(batches, opened)
                 newest, before, options = found, now, replace(options, listener=None)
                 is_exported = is_exported and not found.summary["rows"]
                 if metrics is not None and not found.summary["rows"]:
@@ -268,9 +286,10 @@ def follow(
                 is_exported = True
             if scoring is not None and not is_asked() and _exists(url):
                 scoring.look(connect_unless_asked, is_asked)
-            if once:
+            if once or (batches is not None and batches.is_over and not n_taken):
                 break
-            _wait(asked, interval)
+            if not n_taken:
+                _wait(asked, interval)
     return newest
 
 

@@ -170,6 +170,9 @@ class Mixer:
         self.weights = self._read(stored, 1.0)
         self._begin_block()
         if self._is_delayed and "ahead" in stored:
+            # Version 1 kept the newest weights of a block, and no sum of them.
+            ahead_alone = stored["ahead"] if isinstance(stored["ahead"], dict) else {}
+            stored = {"sum": {**ahead_alone, "n": 1.0}, **stored}
             n = stored["sum"].get("n") if isinstance(stored.get("sum"), dict) else None
             if not isinstance(n, float) or not 0.0 <= n < math.inf:
                 raise CorruptError(f"steps of mixing weights should be a number, found {n!r}")

@@ -646,4 +646,7 @@ class BaseForest(BaseEstimator):
             from dmondrian.checkpoint import decode_forest
 
             state["forest_"] = forest_from_state(*decode_forest(state["forest_"]))
-        super().__setstate__(state)
+        # Parameters that the version which pickled it did not have.
+        later = {"feature_units": None} if "feature_units" in self._get_param_names() else {}
+        later = {**type(self)().get_params(deep=False), **later}
+        super().__setstate__({**later, **state})

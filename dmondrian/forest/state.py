@@ -29,7 +29,8 @@ from dmondrian.tree.box_delta import add_differences
 from dmondrian.tree.box_encoding import read_only
 from dmondrian.tree.scaled_float import LARGEST_EXPONENT, LARGEST_ODDS, SMALLEST_ODDS
 
-FORMAT = 2  # 2: e^x by another polynomial, which shows in the last bits of weights
+FIRST = 1  # the same as 2 with e^x by another polynomial, which shows in the last bits of weights
+FORMAT = 2
 NESTED = 3  # the same with boxes as differences (tree/box_delta.py): fewer bytes once compressed
 
 _FIELDS = {
@@ -79,10 +80,10 @@ def check_header(header: Any, n_trees: int) -> list[dict[str, Any]]:
     CorruptError
         If the header is not one of a forest with ``n_trees`` trees.
     """
-    if not isinstance(header, dict) or header.get("format") not in (FORMAT, NESTED):
+    if not isinstance(header, dict) or header.get("format") not in (FIRST, FORMAT, NESTED):
         found = header.get("format") if isinstance(header, dict) else type(header).__name__
         raise CorruptError(
-            f"this version reads forests of formats {FORMAT} and {NESTED}, this one is of "
+            f"this version reads forests of formats {FIRST} to {NESTED}, this one is of "
             f"{found!r}: use the version of dmondrian that wrote it"
         )
     entries = header.get("trees")

@@ -20,7 +20,7 @@ from distributed import Client
 from dmondrian._text.wording import counted
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
-from dmondrian.data import Plan
+from dmondrian.data import Plan, gives_batches
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import Connection
@@ -28,9 +28,11 @@ from dmondrian.distributed.cluster.events import EventListener
 from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.cluster.prometheus_metrics import HOST, PrometheusMetrics
 from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options, finish
+from dmondrian.distributed.training.batch_source import ROUND_ROWS, batch_files, drop_learned
 from dmondrian.distributed.training.run_setup import IN_MEMORY, prepare_run
 from dmondrian.distributed.training.stage_dask import is_dask, stage
 from dmondrian.distributed.training.validation import HeldOutData, validation_of
+from dmondrian.errors import DataError
 from dmondrian.store import open_store
 
 
@@ -118,10 +120,15 @@ def train(
     ----------
     estimator : estimator of this package
         Parameters only; it is not changed.
-    data : str, path, sequence of them, Dask DataFrame or Dask Array
+    data : str, path, sequence of them, Dask DataFrame or Dask Array, or a source of batches
         Parquet files, folders, globs or URLs. Dask collections are first written as Parquet, a
         file per partition, into the run folder. Frames and arrays in memory are refused: a run
-        reads its rows again when it resumes, and on other machines.
+        reads its rows again when it resumes, and on other machines. A source of batches is an
+        iterable of Arrow record batches or tables, or of (partition, offset, batch), or a callable
+        that returns one which begins at a :class:`Position`: see :class:`BatchFiles`. Its rows are
+        written to files in the run's folder before they are learned, each once, also over restarts,
+        and the files are deleted when two checkpoints have their rows; the first 1,048,576 rows
+        determine the encoding.
     target : str; for a Dask Array a one-dimensional Dask or NumPy array
         What to learn; None for a density, which learns all columns.
     run : str, path or None
@@ -205,7 +212,8 @@ def train(
     """
     options = attempt_options(checkpoint_every, window, progress, keep)
     options = replace(options, alerts=Alerts.of(alerts), on_event=on_event)
-    if not is_dask(data):
+    is_source = gives_batches(data)
+    if not is_dask(data) and not is_source:
         check_paths(data, IN_MEMORY)
     held_out = None if validation is None else HeldOutData(validation)
     url = open_store(run if run is not None else tempfile.mkdtemp(prefix="dmondrian-run-")).url
@@ -216,8 +224,31 @@ def train(
             data, target = stage(connect(), data, target, url)
         run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
         check = checks_of(held_out, options.alerts, on_plan)
-        opened, plan = prepare_run(estimator, data, target, url, run_options, plan_options, check)
-        return bring_to_end(opened, plan, options, connect, held_out)
+
+        def train_on(data: Any) -> tuple[Run, TrainedRun]:
+            job = estimator, data, target, url, run_options, plan_options, check
+            opened, plan = prepare_run(*job)
+            return opened, bring_to_end(opened, plan, options, connect, held_out)
+
+        return train_on_batches(data, url, train_on) if is_source else train_on(data)[1]
+
+
+def train_on_batches(
+    data: Any, url: str, train_on: Callable[[Any], tuple[Run, TrainedRun]]
+) -> TrainedRun:
+    """Learn the batches of a source to its end, or until it has nothing now."""
+    batches = batch_files(data, url)
+    found: TrainedRun | None = None
+    while (n := batches.take(ROUND_ROWS)) or found is None:
+        if not batches.position.rows:
+            raise DataError("the source of batches gave no row: there is nothing to learn")
+        run, now = train_on(batches.out)
+        drop_learned(batches, run)
+        summary = now.summary if found is None else added(found.summary, now.summary)
+        found = replace(now, summary=summary)
+        if n < ROUND_ROWS:
+            break
+    return found
 
 
 def serve_metrics(stack: ExitStack, port: int | None, host: str) -> PrometheusMetrics | None:
@@ -271,10 +302,15 @@ def bring_to_end(
     if validation is not None:
         validation.catch_up(connect, options.events())
     summary = dict(attempts[0].summary)
-    for other in (attempt.summary for attempt in attempts[1:]):
-        for name in ("rows", "seconds", "checkpoints", "recoveries", "rows_replayed"):
-            summary[name] += other[name]
-        summary["workers"] = max(summary["workers"], other["workers"])
+    for other in attempts[1:]:
+        summary = added(other.summary, summary)
     summary |= attempts[0].rows_so_far
     known = {} if validation is None else validation.report()
     return TrainedRun(run.url, plan, attempts[0].metrics, summary, known)
+
+
+def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of two attempts: what adds up added, the rest as of the second."""
+    names = "rows", "seconds", "checkpoints", "recoveries", "rows_replayed"
+    sums = {name: one[name] + other[name] for name in names}
+    return {**other, **sums, "workers": max(one["workers"], other["workers"])}

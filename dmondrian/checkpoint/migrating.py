@@ -1,0 +1,151 @@
+"""Migration: a checkpoint of an earlier version, written anew in the format of this one.
+
+Relies on the readers of all formats: a state that was read is in today's form, so to write it is
+all there is to do. Promises that each state is read back and equal, in every number, to the one
+that was read from the old folder: forecasts and further learning depend on nothing else. The old
+folder is not changed.
+
+The manifest is written last: what a killed migration leaves is no model, and the same migration
+again goes on with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dmondrian.checkpoint import document
+from dmondrian.checkpoint.codec import decode_forest, encode_forest
+from dmondrian.checkpoint.copying import beside_shards, copied_pieces, put_object, taken
+from dmondrian.checkpoint.manifest import Manifest
+from dmondrian.checkpoint.parts import part_folder, tree_range
+from dmondrian.checkpoint.run import BLOBS, Run
+from dmondrian.checkpoint.summary import Summary, total
+from dmondrian.errors import CorruptError, ParameterError
+from dmondrian.store import Store, open_store
+
+if TYPE_CHECKING:
+    from dmondrian.forest.forest import Forest
+
+NAME = "migrating.json"  # while a migration is at work: what it writes
+
+
+@dataclass(frozen=True)
+class Migrated:
+    """A checkpoint that was written anew.
+
+    Attributes
+    ----------
+    run : Run
+    position : int
+    blobs : int
+        States of the checkpoint.
+    rewritten : int
+        Those whose bytes were not what this version writes.
+    """
+
+    run: Run
+    position: int
+    blobs: int
+    rewritten: int
+
+
+def migrate(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Migrated:
+    """Write the newest checkpoint of a run or saved model, or the one at ``url@position``, anew.
+
+    Parameters
+    ----------
+    url : str or path
+    folder : str or path
+        Folder or URL; new, empty, or with what a killed migration of the same checkpoint left.
+
+    Raises
+    ------
+    CheckpointError
+        There is no model.
+    CorruptError
+        A part of it is damaged or missing, or what was written reads otherwise.
+    ParameterError
+        The folder holds something, or trees that the run took later are not at this position's end.
+    """
+    found = copied_pieces(Run.open(url))
+    target = open_store(folder)
+    digests = [hashlib.sha256(manifest.to_bytes()).hexdigest() for _, manifest in found]
+    mark = document.seal({"manifests": digests})
+    there = target.list()
+    if there and (NAME not in there or target.get(NAME) != mark):
+        raise taken(target, there[0])
+    target.put(NAME, mark)
+    written: dict[str, bytes] = {}  # manifests
+    n_blobs, n_rewritten = 0, 0
+    for number, (run, manifest) in enumerate(found):
+        below = f"{part_folder(*tree_range(run))}/" if number else ""
+        shards: dict[int, dict[str, Any]] = {}
+        summaries = []
+        for shard, entry, summary in _shards(run, manifest, target, below):
+            shards[shard] = entry
+            summaries.append(summary)
+            n_rewritten += entry["digest"] != manifest.shards[shard]["digest"]
+        n_blobs += len(shards)
+        for name, read in beside_shards(run):
+            put_object(target, f"{below}{name}", read())
+        known = manifest.forest if manifest.forest is not None else total(summaries)
+        now = replace(manifest, shards=shards, forest=known)
+        written[f"{below}{now.name}"] = now.to_bytes()
+    for name, data in reversed(written.items()):  # that of the run itself last
+        put_object(target, name, data)
+    target.delete(NAME)
+    return Migrated(Run.open(target.url), found[0][1].position, n_blobs, n_rewritten)
+
+
+def _shards(
+    run: Run, manifest: Manifest, target: Store, below: str
+) -> Iterator[tuple[int, dict[str, Any], Summary]]:
+    """Write the states of a checkpoint, one after the other; yield shard, entry and summary."""
+    for number, shard in manifest.shards.items():
+        named = f"shard {number} of {manifest.name} in {run.url}"
+        old = run.get_blob(shard["digest"], shard["bytes"])
+        forest = _forest(old, named)
+        data = encode_forest(*forest.stored())
+        digest = hashlib.sha256(data).hexdigest()
+        put_object(target, f"{below}{BLOBS}/{digest}", data)
+        written = target.get(f"{below}{BLOBS}/{digest}")
+        if written != data or not _are_equal(forest, _forest(written, named)):
+            raise CorruptError(
+                f"{named} reads otherwise after it was written to {target.url}: the migration "
+                "ends here, and the old folder is as it was"
+            )
+        yield number, {"digest": digest, "bytes": len(data)}, Summary.of(forest)
+
+
+def _forest(data: bytes, named: str) -> Forest:
+    from dmondrian.drift.drift_forest import forest_from_state
+
+    try:
+        return forest_from_state(*decode_forest(data, name=named))
+    except (CorruptError, ParameterError) as error:
+        raise CorruptError(f"{named} is no forest: {error}") from error
+
+
+def _are_equal(one: Forest, other: Forest) -> bool:
+    """Return whether two forests have the same state, in every number and header."""
+    (header, trees), (own, copied) = one.state(copy=False), other.state(copy=False)
+    return (
+        document.dump_json(header) == document.dump_json(own)
+        and len(trees) == len(copied)
+        and all(_are_same(*pair) for pair in zip(trees, copied, strict=True))
+    )
+
+
+def _are_same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
+    return one.keys() == other.keys() and all(
+        array.dtype == other[name].dtype
+        and array.shape == other[name].shape
+        and np.ascontiguousarray(array).tobytes() == np.ascontiguousarray(other[name]).tobytes()
+        for name, array in one.items()
+    )

@@ -1,0 +1,85 @@
+"""A run, a saved model and a pickle, as the version of dmondrian that is imported writes them.
+
+``python write.py FOLDER``, in an environment in which that version is installed; it needs nothing
+that came later than the first of them. `test_stored_formats.py` has how each folder was made.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROWS = 60  # of a file
+SETTLED: dict[str, Any] = {"alpha": 0.25, "charge_opening": True, "feature_scales": None}
+FOLLOWING = {
+    **SETTLED,
+    "n_estimators": 2,
+    "random_state": 7,
+    "charge_opening": False,
+    "drift": "follow",
+    "delay": 32,
+}
+
+
+def frame(number: int) -> pa.Table:
+    """Rows of a file, by its number."""
+    random = np.random.default_rng(number)
+    x, k = random.random(ROWS).round(3), random.integers(0, 4, ROWS)
+    y = np.where(x + 0.1 * k > 0.6, "yes", "no")
+    columns = {"x": x, "kind": pa.array([*"abcd"]).take(pa.array(k)).dictionary_encode(), "y": y}
+    return pa.table({"z": random.integers(0, 99, ROWS), **columns})
+
+
+def write_data(folder: Path, numbers: range) -> None:
+    folder.mkdir(exist_ok=True)
+    for number in numbers:
+        pq.write_table(frame(number), folder / f"{number}.parquet", row_group_size=30)
+
+
+def arrays() -> tuple[Any, Any]:
+    """Rows of a saved model."""
+    random = np.random.default_rng(9)
+    X = random.random((ROWS, 3)).astype(np.float32)
+    return X, X[:, 0] + X[:, 1].round()
+
+
+def main(folder: Path) -> None:
+    from dask.distributed import Client, LocalCluster
+
+    import dmondrian
+    from dmondrian.distributed import train
+
+    folder.mkdir(parents=True)
+    write_data(folder / "data", range(2))
+    classifier = dmondrian.AMFClassifier(n_estimators=2, random_state=7, **SETTLED)
+    options: dict[str, Any] = {"target": "y", "n_shards": 2, "checkpoint_every": "90 rows"}
+    threads = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
+    with LocalCluster(**threads, dashboard_address=None) as cluster, Client(cluster) as client:
+        train(classifier, str(folder / "data"), run=folder / "run", client=client, **options)
+        if "drift" in classifier.get_params():  # of versions that can follow a stream
+            follower = dmondrian.AMFClassifier(**FOLLOWING)
+            train(
+                follower,
+                str(folder / "data"),
+                run=folder / "drift",
+                shuffle=True,
+                client=client,
+                **options,
+            )
+    X, y = arrays()
+    regressor = dmondrian.AMFRegressor(n_estimators=2, random_state=7).fit(X, y)
+    regressor.save(folder / "model")
+    np.save(folder / "predicted.npy", regressor.predict(X))
+    classes = y > 1.0
+    (folder / "classifier.pickle").write_bytes(pickle.dumps(classifier.fit(X, classes), protocol=4))
+    np.save(folder / "probabilities.npy", classifier.predict_proba(X))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())

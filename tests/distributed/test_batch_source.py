@@ -1,0 +1,138 @@
+"""A source of batches is learned as files with its rows are, to the byte, from any restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from dmondrian import DataError, ParameterError
+from dmondrian.checkpoint import Run
+from dmondrian.checkpoint.copying import copy_model
+from dmondrian.data import Position, batch_files
+from dmondrian.distributed import TrainedRun, follow, train
+from tests.distributed.conftest import ROWS, digests, forest
+
+
+@pytest.fixture
+def rows(adult: Path) -> pa.Table:
+    return pq.read_table(adult)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_files, "FILE_ROWS", 700)
+
+
+@pytest.fixture(scope="module")
+def by_files(adult: Path, client: Client, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    """A run on two files with these rows: the first 1,500 determine the encoding."""
+    folder, rows = tmp_path_factory.mktemp("files"), pq.read_table(adult)
+    for number, part in enumerate((rows.slice(0, 1500), rows.slice(1500))):
+        pq.write_table(part, folder / f"{number}.parquet")
+        run = train(forest(), folder, run=folder / "run", target="income", client=client)
+    return run
+
+
+def options(client: Client, **others: Any) -> dict[str, Any]:
+    return {"target": "income", "client": client, "checkpoint_every": "1000 rows", **others}
+
+
+def test_a_pass_over_batches_is_one_over_files(
+    rows: pa.Table, client: Client, undisturbed: TrainedRun, tmp_path: Path
+) -> None:
+    run = train(forest(), rows.to_batches(450), run=tmp_path / "run", **options(client))
+    assert digests(run) == digests(undisturbed)
+    assert run.metrics == undisturbed.metrics
+    assert len(list((tmp_path / "run/batches").iterdir())) < 4
+    again = train(forest(), rows.to_batches(61), run=tmp_path / "run", **options(client))
+    assert again.summary["rows"] == 0
+    other = [rows.slice(1, 1), *rows.to_batches()]
+    with pytest.raises(DataError, match="are others"):
+        train(forest(), other, run=tmp_path / "run", **options(client))
+
+
+class Broken:
+    """A source of two partitions that fails again and again, each time a little later."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows
+        self.asked: list[Position] = []
+
+    def __call__(self, position: Position) -> Iterator[Any]:
+        self.asked.append(position)
+        for number, at in enumerate(range(0, ROWS, 250)):
+            partition, offset = "ab"[number % 2], number // 2 * 250
+            if offset < position.offsets.get(partition, 0):
+                continue
+            if number > 5 * len(self.asked):
+                raise OSError("the line broke")
+            yield partition, offset, self.rows.slice(at, 250)
+
+
+def test_a_source_that_fails_is_learned_once(
+    rows: pa.Table,
+    client: Client,
+    by_files: TrainedRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, run = Broken(rows), tmp_path / "run"
+    monkeypatch.setattr("dmondrian.distributed.training.train.ROUND_ROWS", 1500)
+    for _ in range(4):
+        with pytest.raises(OSError, match="broke"):
+            train(forest(), source, run=run, **options(client))
+    found = train(forest(), source, run=run, **options(client))
+    assert source.asked[0] == Position()
+    assert all(one.rows < other.rows for one, other in pairwise(source.asked))
+    assert found.plan.n_rows == ROWS
+    assert digests(found) == digests(by_files)
+    copy = copy_model(run, tmp_path / "copy")
+    copied = train(forest(), source, run=copy.url, **options(client))
+    assert copied.summary["rows"] == 0
+    assert source.asked[-1] == Position(ROWS, {"a": 3000, "b": 3000})
+    for file in Path(copy.url, "batches").iterdir():
+        file.unlink()
+    with pytest.raises(DataError, match="where to begin is not known"):
+        train(forest(), source, run=copy.url, **options(client))
+
+
+def test_follow_learns_what_a_source_gives(
+    rows: pa.Table, client: Client, by_files: TrainedRun, tmp_path: Path
+) -> None:
+    def items() -> Iterator[Any]:
+        for at in range(0, ROWS, 1500):
+            yield rows.slice(at, 1500)
+            yield None
+
+    learned: list[int] = []
+    with pytest.raises(ParameterError, match="labels are joined with rows that come in files"):
+        follow(
+            forest(), items(), run=tmp_path / "run", labels={"data": "l", "key": "k", "out": "o"},
+            **options(client),
+        )  # fmt: skip
+    found = follow(
+        forest(),
+        items(),
+        run=tmp_path / "run",
+        interval=0.2,
+        on_learned=lambda event: learned.append(event.rows),
+        **options(client),
+    )
+    assert found is not None
+    assert learned == [1500] * 4
+    assert digests(found) == digests(by_files)
+    run = Run.open(tmp_path / "run")
+    assert len(run.manifests()) == 3
+    assert run.store.list("batches") == ["batches/0000000004.parquet"]
+
+
+def test_a_source_without_rows_is_refused(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="gave no row"):
+        train(forest(), iter(()), run=tmp_path / "run", **options(client))

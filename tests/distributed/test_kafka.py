@@ -1,0 +1,89 @@
+"""A Kafka topic is learned as files with its messages are; the broker is librdkafka's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from dmondrian import DataError, ParameterError
+from dmondrian.data import Position
+from dmondrian.distributed import KafkaTopic, train
+from tests.distributed.conftest import digests, forest
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+SCHEMA = pa.schema({"x": pa.float64(), "k": pa.int64(), "y": pa.string()})
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[tuple[Any, dict[str, str]]]:
+    """A producer, in whose process a broker runs, and how a consumer finds that."""
+    config = {"bootstrap.servers": "127.0.0.1:1", "test.mock.num.brokers": 1, "log_level": 0}
+    producer = confluent_kafka.Producer(config)
+    brokers = producer.list_topics(timeout=30.0).brokers.values()
+    yield producer, {"bootstrap.servers": ",".join(f"{b.host}:{b.port}" for b in brokers)}
+    producer.flush(30.0)
+
+
+def send(producer: Any, topic: str, numbers: range) -> None:
+    for i in numbers:
+        message = {"x": i * 7 % 100 / 100, "k": i % 3, "y": "ab"[i * 7 % 100 > 50], "other": i}
+        producer.produce(topic, json.dumps(message).encode(), partition=i % 2)
+    assert producer.flush(30.0) == 0
+
+
+class Recorded:
+    """A topic, with a copy of the rows that came."""
+
+    def __init__(self, topic: KafkaTopic) -> None:
+        self.topic = topic
+        self.rows: list[pa.Table] = []
+        self.asked: list[Position] = []
+
+    def __call__(self, position: Position) -> Iterator[Any]:
+        self.asked.append(position)
+        for item in self.topic(position):
+            if item is not None:
+                self.rows.append(item[2])
+            yield item
+
+
+def test_a_topic_is_learned_once_over_restarts(
+    broker: tuple[Any, dict[str, str]], client: Client, tmp_path: Path
+) -> None:
+    producer, config = broker
+    source = Recorded(KafkaTopic("rows", config, schema=SCHEMA, idle=0.2, batch_rows=70))
+    options: dict[str, Any] = {"target": "y", "client": client}
+    (tmp_path / "files").mkdir()
+    for number, numbers in enumerate((range(300), range(300, 500))):
+        send(producer, "rows", numbers)
+        run = train(forest(), source, run=tmp_path / "run", **options)
+        assert run.plan.n_rows == numbers.stop
+        rows = pa.concat_tables(source.rows)
+        pq.write_table(rows, tmp_path / f"files/{number}.parquet")
+        source.rows.clear()
+        by_files = train(forest(), tmp_path / "files", run=tmp_path / "by_files", **options)
+        assert digests(run) == digests(by_files)
+    assert source.asked == [Position(), Position(300, {0: 150, 1: 150})]
+
+
+def test_what_a_topic_lacks_is_refused(broker: tuple[Any, dict[str, str]]) -> None:
+    producer, config = broker
+    send(producer, "few", range(10))
+    topic = KafkaTopic("few", config, schema=SCHEMA, idle=0.1)
+    with pytest.raises(DataError, match=r"partition 1 .* has offsets 0 to 5, .* before 6"):
+        next(topic(Position(10, {0: 5, 1: 6})))
+    with pytest.raises(ParameterError, match="one of schema"):
+        KafkaTopic("few", config)
+    wrong = pa.schema({"y": pa.int64()})
+    with pytest.raises(DataError, match=r"partition [01] .*from offset 0 on: .*decoded"):
+        list(KafkaTopic("few", config, schema=wrong)(Position()))
+    one = KafkaTopic("few", config, decode=lambda values: pa.table({"n": [len(values)]}))
+    with pytest.raises(DataError, match="a row for each"):
+        list(one(Position()))

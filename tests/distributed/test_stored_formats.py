@@ -1,0 +1,190 @@
+"""Runs, models and pickles of each stored format are read, described, scored, continued, migrated.
+
+`stored_formats/FORMAT` was written by ``stored_formats/write.py`` with the package at the commit
+that `FORMATS` names, in an environment with today's dependencies. `stored_formats/digests.json` has
+what this version made of each; it does not change, but for formats that are added::
+
+    python -m tests.distributed.test_stored_formats  # adds what is not in it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from dmondrian import AMFClassifier, CheckpointError, CorruptError, ParameterError, load
+from dmondrian.checkpoint import Run, migrating
+from dmondrian.checkpoint.migrating import NAME, migrate
+from dmondrian.checkpoint.model import load_model
+from dmondrian.checkpoint.stream import PLACES_NAME
+from dmondrian.data import Plan
+from dmondrian.distributed import score, train
+from tests.cli.command import call, events
+from tests.distributed.conftest import worker_threads
+from tests.distributed.stored_formats.write import FOLLOWING, SETTLED, arrays
+from tests.distributed.test_copying import stop_at
+
+HERE = Path(__file__).parent / "stored_formats"
+DIGESTS = HERE / "digests.json"
+FORMATS = {
+    "forest_1": "1825f09: forests of format 1, whose weights were powers of another polynomial",
+    "forest_2": "bd53edd: forests of format 2, boxes as they are",
+    "forest_3": "97582bf: boxes as differences, a summary of the trees in manifests",
+    "fingerprints": "d834ec9: plans with fingerprints, modules in other places",
+    "follow_2": "0c97ba9: forests that follow a stream, a plan that is mixed, metrics of windows",
+    "version_0_1_0": "a437a45: what the version 0.1.0 writes",
+}
+FORESTS = {"run": {"n_estimators": 2, "random_state": 7, **SETTLED}, "drift": FOLLOWING}
+
+
+@pytest.fixture(params=FORMATS)
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return copied(request.param, tmp_path)
+
+
+def copied(name: str, folder: Path) -> Path:
+    """Copy what a version has written, with its data, which are in one place for all."""
+    there = folder / name
+    shutil.copytree(HERE / name, there)
+    shutil.copytree(HERE / "data", there / "data")
+    plan = Plan.from_parquet((there / "run/plan.parquet").read_bytes())
+    for block in plan.blocks:  # plans without fingerprints know files that moved by their times
+        file, stamp = there / "data" / Path(block.uri).name, int(block.stamp)
+        os.utime(file, ns=(stamp, stamp))
+    return there
+
+
+def continued(client: Client, stored: Path, kind: str, run: str) -> dict[str, str]:
+    """Learn a third file; return the digests of all that this leaves."""
+    options: dict[str, Any] = {"target": "y", "client": client, "n_shards": 2}
+    options["shuffle"] = kind == "drift"
+    trained = train(AMFClassifier(**FORESTS[kind]), stored / "data", run=stored / run, **options)
+    manifest = Run.open(trained.run_url).latest()
+    assert manifest is not None
+    assert manifest.final
+    shards = {f"shard {n}": shard["digest"] for n, shard in manifest.shards.items()}
+    return {**shards, "log_loss": repr(trained.metrics["log_loss"])}
+
+
+def learned_on(estimator: Any) -> dict[str, str]:
+    """Learn more rows; return the digest of what is forecast of others."""
+    X, y = arrays()
+    classes = getattr(estimator, "classes_", None)
+    estimator.partial_fit(X[::2] * 0.5, (y > 1.0)[::2] if classes is not None else y[::2])
+    found = estimator.predict(X) if classes is None else estimator.predict_proba(X)
+    return {"forecasts": hashlib.sha256(np.ascontiguousarray(found).tobytes()).hexdigest()}
+
+
+def made_of(client: Client, stored: Path, prefix: str = "") -> dict[str, Any]:
+    """Return digests of all that is made of what a version has written."""
+    made: dict[str, Any] = {"model": learned_on(load(stored / f"{prefix}model"))}
+    for kind in kinds(stored):
+        run, scores = f"{prefix}{kind}", stored / f"{prefix}{kind}-scores"
+        score(stored / run, stored / "data" / "2.parquet", scores, client=client)
+        (part,) = scores.rglob("part-*.parquet")
+        made[f"scores of {kind}"] = hashlib.sha256(text_of(part)).hexdigest()
+        made[kind] = continued(client, stored, kind, run)
+    return made
+
+
+def kinds(stored: Path) -> list[str]:
+    return [kind for kind in FORESTS if (stored / kind).exists()]
+
+
+def text_of(part: Path) -> bytes:
+    """The values of a file of scores, whatever wrote the file."""
+    return repr(pq.read_table(part).to_pydict()).encode()
+
+
+def test_stored_formats_are_read_and_go_on(client: Client, stored: Path) -> None:
+    X, _ = arrays()
+    predicted = load(stored / "model").predict(X)
+    np.testing.assert_allclose(predicted, np.load(stored / "predicted.npy"), rtol=1e-12)
+    classifier = pickle.loads((stored / "classifier.pickle").read_bytes())
+    there = np.load(stored / "probabilities.npy")
+    np.testing.assert_allclose(classifier.predict_proba(X), there, rtol=1e-12)
+    for name in ("model", *kinds(stored)):
+        (described,) = events(call("describe", stored / name, "--json")[0])
+        position = 60 if name == "model" else 120
+        assert described["rows"] == position
+        (done,) = events(call("migrate", stored / name, stored / f"migrated-{name}", "--json")[0])
+        is_old = stored.name in ("forest_1", "forest_2") or (stored.name, name) == (
+            "follow_2",
+            "drift",
+        )
+        expected = {"position": position, "blobs": 1 if name == "model" else 2}
+        assert expected.items() <= done.items()
+        assert (done["rewritten"] == done["blobs"]) if is_old else done["rewritten"] == 0
+    expected = json.loads(DIGESTS.read_text())[stored.name]
+    made = made_of(client, stored)
+    assert {**made, "pickle": learned_on(classifier)} == expected
+    assert made_of(client, stored, "migrated-") == made
+
+
+def test_all_that_is_stored_is_tested() -> None:
+    there = {path.name for path in HERE.iterdir() if (path / "run").is_dir()}
+    assert there == set(FORMATS) == set(json.loads(DIGESTS.read_text()))
+
+
+def test_a_migration_that_was_killed_goes_on(tmp_path: Path) -> None:
+    old = copied("forest_2", tmp_path)
+    whole = migrate(old / "run", tmp_path / "whole").run
+    assert not whole.store.exists(NAME)
+    names = [name for name in whole.store.list() if name != PLACES_NAME]
+    for n in range(1, len(whole.store.list()) + 1):
+        broken = tmp_path / f"broken-{n}"
+        with pytest.MonkeyPatch.context() as patch:
+            stop_at(patch, n, is_killed=True)
+            with pytest.raises(KeyboardInterrupt):
+                migrate(old / "run", broken)
+        with pytest.raises(CheckpointError):
+            load_model(broken)
+        with pytest.raises(ParameterError, match="is not empty"):  # it is of another checkpoint
+            migrate(f"{old / 'run'}@90", broken)
+        again = migrate(old / "run", broken).run
+        assert [name for name in again.store.list() if name != PLACES_NAME] == names
+        assert all(whole.store.get(name) == again.store.get(name) for name in names)
+    for there in (again.url, old):  # nothing is overwritten
+        with pytest.raises(ParameterError, match="is not empty"):
+            migrate(old / "run", there)
+
+
+def test_a_migration_that_reads_otherwise_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = copied("forest_2", tmp_path)
+    read, times = migrating.decode_forest, [0]
+
+    def wrong(data: bytes, **options: Any) -> Any:
+        header, trees = read(data, **options)
+        times[0] += 1
+        if times[0] == 2:  # what was written
+            trees[0]["time"] = trees[0]["time"] * (1.0 + 2.0**-52)
+        return header, trees
+
+    monkeypatch.setattr(migrating, "decode_forest", wrong)
+    with pytest.raises(CorruptError, match="reads otherwise after it was written"):
+        migrate(old / "run", tmp_path / "new")
+    with pytest.raises(CheckpointError):
+        load_model(tmp_path / "new")
+
+
+if __name__ == "__main__":
+    known = json.loads(DIGESTS.read_text()) if DIGESTS.exists() else {}
+    with tempfile.TemporaryDirectory() as below, worker_threads(2) as (_, workers):
+        for name in FORMATS.keys() - known.keys():
+            its = copied(name, Path(below))
+            pickled = learned_on(pickle.loads((its / "classifier.pickle").read_bytes()))
+            known[name] = {**made_of(workers, its), "pickle": pickled}
+    DIGESTS.write_text(json.dumps(known, sort_keys=True, indent=1) + "\n")
