@@ -51,6 +51,14 @@ class KafkaTopic:
         `confluent-kafka` is not installed.
     ParameterError
         Neither or both of schema and decode were given.
+
+    Examples
+    --------
+    Learn payments as they come::
+
+        schema = pa.schema({"amount": pa.float64(), "shop": pa.string(), "is_fraud": pa.bool_()})
+        topic = KafkaTopic("payments", {"bootstrap.servers": "broker:9092"}, schema=schema)
+        follow(AMFClassifier(), topic, target="is_fraud", run="payments", classes=[False, True])
     """
 
     def __init__(
