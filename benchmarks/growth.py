@@ -1,9 +1,9 @@
 """How the cost of learning a row grows with the rows learned before.
 
 One stream is learned by `dmondrian` in blocks of at most 5,000 rows; at 10k, 30k, 100k, ... rows,
-and at the stream's end, the processor's time of the last fifth of these rows is told per row and
-tree, with the mean depth of their leaves and the nodes. The cost follows the depth as long as the
-trees lie in the cache, and the memory beyond.
+and at the stream's end, the processor's time of the last fifth of these rows is measured per row
+and tree, with the mean depth of their leaves and the nodes. The cost follows the depth as long as
+the trees lie in the cache, and the memory beyond.
 
 The roofline is the memory: bytes moved over the time, compared with what a copy of a large array
 moves in the same run, where each byte is counted as read and as written. Per row and tree it
@@ -14,9 +14,10 @@ counts
 * the nodes that were added, row, box and bits, written once.
 
 It does not count boxes that are looked at, or stretched, on the way: which these are depends on the
-row. Nor the stream's own rows, and fresh memory that is cleared before it is written. What is told
-is therefore a bit less than what is moved, most of all where boxes are wide. Nodes near the root
-stay in the cache: their bytes count as all others, so a small forest may move more than a copy.
+row. Nor the stream's own rows, and fresh memory that is cleared before it is written. What is
+reported is therefore a bit less than what is moved, most of all where boxes are wide. Nodes near
+the root stay in the cache: their bytes count as all others, so a small forest may move more than a
+copy.
 
 The time is all that `partial_fit` takes, its checks of each block too; up to 100,000 rows it is the
 median of five forests that learn the same, as it is short. ``--at-hand`` MiB are taken and freed a
@@ -54,10 +55,10 @@ MADE = ("classes", "labels", "wide")
 REAL = ("covtype", "adult")
 STREAMS = (*MADE, *REAL)
 BLOCK = 5000  # rows learned at a time, at most
-TOLD = 5  # the last of so many parts of the rows is told
+MEASURED = 5  # the last of so many parts of the rows is measured
 FIRST = 10_000
-SHORT, PASSES = 100_000, 5  # up to so many rows the median of so many forests is told
-BEYOND = 1.5  # the stream's end is told if it is so many times the stage before
+SHORT, PASSES = 100_000, 5  # up to so many rows the median of so many forests is reported
+BEYOND = 1.5  # the end of the stream is reported if it is so many times the stage before
 COPIED = 2**28  # bytes, far beyond any cache
 
 
@@ -96,7 +97,7 @@ def forest(of_classes: bool, trees: int) -> Any:
 
 
 def stages(most: int) -> list[int]:
-    """Return the numbers of rows at which the cost is told: 10k, 30k, 100k, ..., and the end."""
+    """Return the numbers of rows at which the cost is reported: 10k, 30k, ..., and the end."""
     found = [FIRST]
     while found[-1] < most:
         found.append(found[-1] * 3 if len(found) % 2 else found[-1] // 3 * 10)
@@ -107,14 +108,14 @@ def stages(most: int) -> list[int]:
 def course(
     X: np.ndarray, y: np.ndarray, of_classes: bool, args: argparse.Namespace, most: int
 ) -> Iterator[tuple[int, Any, int, float]]:
-    """Yield, of a new forest after each stage up to ``most`` rows, what was told of its last part.
+    """Yield, of a new forest after each stage up to ``most`` rows, and what its last part took.
 
     The rows, the forest, the nodes that came in, and the seconds.
     """
     classes = {"classes": np.unique(y)} if of_classes else {}
     model, done = forest(of_classes, args.trees), 0
     for n in (n for n in stages(len(X)) if n <= most):
-        start = n - n // TOLD
+        start = n - n // MEASURED
         late = max(done, start - BLOCK)
         learn(model, X[done:late], y[done:late], classes)
         np.ones(args.at_hand << 17)  # of 8 bytes; and given back
@@ -136,14 +137,14 @@ def measure(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     records = []
     for n, model, added, seconds in course(X, y, of_classes, args, len(X)):
         taken[n].append(seconds)
-        reported, grown = n // TOLD, model.forest_
+        reported, grown = n // MEASURED, model.forest_
         tree = grown.trees[0]
         records.append(
             {
                 "stream": name,
                 "rows": n,
                 "trees": args.trees,
-                "told": reported,
+                "measured": reported,
                 "nodes": grown.n_nodes / args.trees,
                 "added": added / reported / args.trees,
                 "microseconds": 1e6 * float(np.median(taken[n])) / reported / args.trees,

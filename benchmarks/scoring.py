@@ -3,9 +3,9 @@
 A forest is trained on rows of a set, which are then scored in four ways, in turns, each on one
 thread: from memory, and by `dmondrian.distributed.score` with one worker of one thread, from
 Parquet to Parquet; the probabilities alone (`details=False`), and with all that a file of scores
-says of a row by default (deviation and distance too). Parquet to Parquet is told by the difference
-between many copies of the file and one, so that the start of processes, which does not grow with
-the rows, is left out; it is reported by itself. A profile tells where the rest goes.
+writes of a row by default (deviation and distance too). Parquet to Parquet is measured by the
+difference between many copies of the file and one, so that the start of processes, which does not
+grow with the rows, is left out; it is reported by itself. A profile shows where the rest goes.
 
     python -m benchmarks.scoring --data <folder>
 """

@@ -1,18 +1,18 @@
 """How the cost of a row depends on the columns d, the trees T and the classes K.
 
-One of the three is varied, the others stay at d = 20, T = 10 and K = 2. Two costs are told per row
-and tree, of one thread and in its processor's time, and what a node takes:
+One of the three is varied, the others stay at d = 20, T = 10 and K = 2. Two costs are reported per
+row and tree, of one thread and in its processor's time, and what a node takes:
 
 * learning: all rows, in one call, by a forest that has learned nothing; fresh memory is part of it;
 * predicting: `predict_proba` of the same rows, in one call. The trees were frozen by such a call
   before, which is not timed: freezing is paid once per forest, not per row. A forest whose trees
   were too small to be frozen answers another way, and is marked;
-* bytes per node as the forest learns, spare room included, without the frozen copies.
+* bytes per node as the forest learns, spare memory included, without the frozen copies.
 
 Shapes take turns, so that a disturbance of the machine falls on all of them. The rows are
-scikit-learn's `make_classification`, a cluster per class, 10 columns (5 of 5) that tell, each in
-[0, 1], every tenth label drawn anew so that trees of few columns grow too: other d and K are other
-rows, with trees of another depth, which is told beside.
+scikit-learn's `make_classification`, a cluster per class, 10 columns (5 of 5) that are informative,
+each in [0, 1], every tenth label drawn anew so that trees of few columns grow too: other d and K
+are other rows, with trees of another depth, which is reported beside.
 
     python -m benchmarks.shapes --fresh
 """
@@ -37,7 +37,7 @@ from benchmarks.throughput import spread
 
 
 class Shape(NamedTuple):
-    """What the cost is told of."""
+    """What the cost is measured of."""
 
     d: int = 20
     trees: int = 10

@@ -8,7 +8,7 @@ rates count the processor's time of the process, so that other work on the machi
 row that opens a leaf is charged for), so that both do the same work; `dmondrian, auto` is the
 default without feature scales, which compares settings on 4096 rows and learns these anew, and
 `dmondrian, defaults` finds feature scales from these rows too, which takes some seconds, however
-many rows follow. The workloads ``uniform`` are d uniform columns and two classes, told by the mean
+many rows follow. The workloads ``uniform`` are d uniform columns and two classes, given by the mean
 of the first five columns, every tenth label flipped.
 
 scikit-garden's forests do the work of `dmondrian, Mondrian forest`, which has no lifetime and

@@ -39,7 +39,7 @@ class Trained:
 
 
 class Room(Trained):
-    """Bytes per node, spare room included, and on disk all that is stored beside nodes."""
+    """Bytes per node, spare memory included, and on disk all that is stored beside nodes."""
 
     params = (SETS, ("memory", "disk"))
     param_names = ("rows", "where")

@@ -1,4 +1,4 @@
-"""One peer, one data set, one process: fits and predicts as often as it is told to.
+"""One peer, one data set, one process: fits and predicts as often as it is asked to.
 
 Runs under the interpreter of the peer's own environment, so it relies on NumPy and the peer alone,
 asks for no more than Python 3.8 (scikit-garden's) and must be started as a file. It first runs once
@@ -64,7 +64,7 @@ def mondrian_forest(args, n_classes):
 
 
 def online_forest(args, n_classes):
-    """Online random forests of this package, with their defaults unless told otherwise."""
+    """Online random forests of this package, with their defaults unless asked otherwise."""
     from dmondrian import OnlineRandomForestClassifier, OnlineRandomForestRegressor
 
     make = OnlineRandomForestClassifier if n_classes else OnlineRandomForestRegressor
@@ -291,8 +291,8 @@ PEERS = {
     "river_srp": river_srp,
     "scikit_garden": scikit_garden,
 }
-# Those whose partial_fit is told the classes, which the first rows may lack.
-TOLD_CLASSES = ("dmondrian", "mondrian_forest", "online_forest", "scikit_garden")
+# Those whose partial_fit takes the classes, which the first rows may lack.
+GIVEN_CLASSES = ("dmondrian", "mondrian_forest", "online_forest", "scikit_garden")
 
 
 def target_for(peer, y, n_classes):
@@ -312,7 +312,7 @@ def run(args, X, y, X_test, n_classes):
     model = PEERS[args.peer](args, n_classes)
     learn = model.fit if args.peer in BATCH or isinstance(model, RowByRow) else model.partial_fit
     predict = model.predict_proba if n_classes else model.predict
-    more = {"classes": np.arange(n_classes)} if n_classes and args.peer in TOLD_CLASSES else {}
+    more = {"classes": np.arange(n_classes)} if n_classes and args.peer in GIVEN_CLASSES else {}
     if isinstance(model, RowByRow):
         X, X_test = model.prepare(X), model.prepare(X_test)
     parts = PARTS if args.progressive else 1

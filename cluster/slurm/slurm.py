@@ -37,18 +37,18 @@ PROLOGUE = [
 def main() -> int:
     """Start the workers, run the command, and cancel them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # dask_jobqueue's exits without a word
-    told = arguments()
-    folder = told.certificates.absolute()
+    given = arguments()
+    folder = given.certificates.absolute()
     ca, cert, key = (str(folder / f"{name}.pem") for name in ("ca", "cert", "key"))
-    with dask.config.set(CONFIG), cluster_of(told, ca, cert, key) as cluster:
-        if told.job_script:
+    with dask.config.set(CONFIG), cluster_of(given, ca, cert, key) as cluster:
+        if given.job_script:
             sys.stdout.write(cluster.job_script())
             return 0
-        cluster.scale(jobs=told.workers)
+        cluster.scale(jobs=given.workers)
         keys = {"scheduler": cluster.scheduler_address, "tls_ca": ca, "tls_cert": cert}
         keys["tls_key"] = key
         overrides = (f"--set=cluster.{name}={value}" for name, value in keys.items())
-        return dmondrian(["train", str(told.job), *overrides])
+        return dmondrian(["train", str(given.job), *overrides])
 
 
 def arguments() -> argparse.Namespace:
@@ -71,7 +71,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def cluster_of(told: argparse.Namespace, ca: str, cert: str, key: str) -> SLURMCluster:
+def cluster_of(given: argparse.Namespace, ca: str, cert: str, key: str) -> SLURMCluster:
     """Return a cluster without workers."""
     roles = ("client", "scheduler", "worker")
     security = Security(
@@ -81,12 +81,12 @@ def cluster_of(told: argparse.Namespace, ca: str, cert: str, key: str) -> SLURMC
         **{f"tls_{role}_key": key for role in roles},
     )
     return SLURMCluster(
-        cores=told.cores,
+        cores=given.cores,
         processes=1,
-        memory=told.memory,
-        walltime=told.walltime,
-        queue=told.partition,
-        interface=told.interface,
+        memory=given.memory,
+        walltime=given.walltime,
+        queue=given.partition,
+        interface=given.interface,
         security=security,
         protocol="tls://",
         job_script_prologue=PROLOGUE,

@@ -70,7 +70,7 @@ class _Job:
             self._lines.put(line.decode())
         self._lines.put(None)
 
-    def hear(self, timeout: float) -> dict[str, Any] | None:
+    def next_event(self, timeout: float) -> dict[str, Any] | None:
         """Return the next word, None when the process has ended; raises queue.Empty."""
         line = self._lines.get(timeout=max(0.0, timeout))
         return None if line is None else json.loads(line)
@@ -217,7 +217,7 @@ def _drive(job: _Job, strike: _Strike, end: float) -> None:
     while True:
         last = word
         try:
-            word = job.hear(end - time.monotonic())
+            word = job.next_event(end - time.monotonic())
         except queue.Empty:
             raise _hang(job, strike, f"no word in time; the last was {last}") from None
         if word is None:

@@ -88,7 +88,7 @@ def test_a_holder_on_another_machine_that_falls_silent_is_taken_over(
         held.check()
 
 
-def test_a_holder_that_was_taken_over_hears_of_it_without_asking(store: Store) -> None:
+def test_a_holder_that_was_taken_over_is_notified_without_asking(store: Store) -> None:
     with Lease.take(store) as first:
         first.check(now=False)
         Lease(store, 2)  # as a takeover while this process was stopped

@@ -45,7 +45,7 @@ def test_it_does_not_depend_on_the_cut_into_shards(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_saved_estimator_tells_it_without_its_trees(algorithm: str, tmp_path: Path) -> None:
+def test_a_saved_estimator_is_summarised_without_its_trees(algorithm: str, tmp_path: Path) -> None:
     X = np.random.default_rng(1).random((80, 3), dtype=np.float32)
     model = ALGORITHMS[algorithm](2, random_state=0)
     if "feature_scales" in model.get_params():

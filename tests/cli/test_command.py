@@ -151,7 +151,7 @@ def test_errors_are_events_too(capsys, tmp_path):
     assert event["exit_code"] == code == 4
 
 
-def test_describe_tells_the_size_of_a_saved_model(capsys, model):
+def test_describe_shows_the_size_of_a_saved_model(capsys, model):
     code, stdout, _ = run(capsys, "describe", model)
     assert code == 0
     for text in ("amf-classifier", "rows learned  300", "2: left, right", "bytes per node"):
@@ -171,7 +171,7 @@ def test_describe_as_json_is_one_line(capsys, model):
     assert reported["checkpoints"] == [300]
 
 
-def test_describe_tells_importances_when_asked(capsys, model):
+def test_describe_shows_importances_when_asked(capsys, model):
     _, stdout, _ = run(capsys, "describe", model, "--json")
     assert json.loads(stdout)["importances"] is None
     _, stdout, _ = run(capsys, "describe", model, "--json", "--importances")

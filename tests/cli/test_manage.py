@@ -125,7 +125,7 @@ def test_a_job_cannot_be_detached_from_a_local_cluster(rows: Path, tmp_path: Pat
     assert not (tmp_path / "run").exists()
 
 
-def test_a_detached_job_tells_that_it_will_not_evaluate(
+def test_a_detached_job_reports_that_it_will_not_evaluate(
     rows: Path, shared: str, tmp_path: Path
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "scores"

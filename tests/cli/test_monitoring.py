@@ -45,7 +45,7 @@ def trained(folder: Path, shared: str) -> list[dict[str, Any]]:
     return events(call(*words(folder, shared, "run"), *alerts, "--json")[0])
 
 
-def test_events_tell_each_checkpoint_apart_from_progressive_metrics(
+def test_events_of_checkpoints_differ_from_progressive_metrics(
     trained: list[dict[str, Any]],
 ) -> None:
     reported = [event for event in trained if event["event"] == "held_out"]

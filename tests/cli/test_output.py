@@ -39,7 +39,7 @@ def test_json_lines_hold_no_nan_and_no_numpy():
     assert reported == {"event": "x", "nan": None, "inf": [None], "n": 3, "a": [1.0, 1.0]}
 
 
-def test_tables_tell_values_as_a_person_would_write_them():
+def test_tables_have_values_as_a_person_would_write_them():
     rows = [("a", {"c": 1.0, "p": 0.25}), ("b", (1, 2)), ("c", None), ("d", True), ("e", 12345)]
     reported = [line.split(maxsplit=1)[1] for line in table(rows).splitlines()]
     assert reported == ["c = 1.0000, p = 0.2500", "1, 2", "none", "yes", "12,345"]

@@ -63,7 +63,7 @@ def scores(folder: Path):
     return pq.read_table(sorted(folder.glob("**/*.parquet")))
 
 
-def test_training_tells_progress_and_metrics(undisturbed):
+def test_training_reports_progress_and_metrics(undisturbed):
     run, stdout, stderr = undisturbed
     assert "12,288 of 12,288 rows (100%)" in stderr
     assert f"trained {run}" in stdout
@@ -79,7 +79,7 @@ def test_every_checkpoint_is_there_and_only_the_last_is_final(undisturbed):
     assert found[-1]["position"] == ROWS
 
 
-def test_describe_tells_of_the_run(undisturbed):
+def test_describe_shows_the_run(undisturbed):
     (reported,) = events(call("describe", undisturbed[0], "--json")[0])
     assert reported["rows"] == ROWS
     assert reported["final"] is True
@@ -138,7 +138,7 @@ def test_score_keeps_the_order_and_the_columns_asked_for(undisturbed, tmp_path):
     assert plain.equals(table.drop_columns(["fnlwgt", "age", "income", "spread", "distance"]))
 
 
-def test_evaluate_tells_the_metrics_of_the_test_file(undisturbed):
+def test_evaluate_reports_the_metrics_of_the_test_file(undisturbed):
     (reported,) = events(call("evaluate", undisturbed[0], TEST_FILE, "--json")[0])
     metrics = reported["metrics"]
     assert metrics["rows"] == TEST_ROWS

@@ -257,7 +257,7 @@ def test_events_of_the_run_are_reported_to_who_follows_it(run: Run) -> None:
 @pytest.mark.parametrize(
     ("outcome", "said"), [("stopped", "stopped "), ("finished", "came to its end before")]
 )
-def test_cancelling_tells_how_it_ended(run: Run, outcome: str, said: str) -> None:
+def test_cancelling_reports_how_it_ended(run: Run, outcome: str, said: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         with Lease.take(run.store) as lease:
             cancelling = pool.submit(reported, cancel, run)

@@ -179,7 +179,7 @@ def test_a_plaintext_scheduler_elsewhere_is_warned_about_once(
     assert "can run any code on the workers" in reported
 
 
-def test_python_tells_the_warning_once_by_default() -> None:
+def test_python_shows_the_warning_once_by_default() -> None:
     vars(cluster).pop("__warningregistry__", None)
     with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("default")

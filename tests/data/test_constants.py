@@ -79,7 +79,7 @@ def test_one_that_stays_what_it_was_is_not(write: Write, what: str) -> None:
     extend_plan(plan, first.parent)
 
 
-def test_what_footers_do_not_tell_is_not_known(write: Write) -> None:
+def test_what_footers_lack_is_not_known(write: Write) -> None:
     first, second = later(write, *VARIED["number"], write_statistics=False)
     assert make_scoring_plan(second, make_plan(first).schema).notes == ()
     first, second = later(write, [7] * N, [8] * N)

@@ -88,7 +88,7 @@ def test_a_null_within_the_range_is_in_the_middle_wherever_0_is(write: Write) ->
     assert X[:, 0].tolist() == [0, 0.5, 1, 0.25]
 
 
-def test_nan_alone_is_found_although_footers_do_not_tell(write: Write) -> None:
+def test_nan_alone_is_found_although_footers_lack_it(write: Write) -> None:
     names, X = encode(write, pa.array([10.0, math.nan, 20.0]))
     assert names == ["c", "c=<null>"]
     assert X.tolist() == [[0, 0], [0.5, 1], [1, 0]]

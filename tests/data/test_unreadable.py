@@ -58,14 +58,14 @@ PLANS = """
 import json, sys
 from dmondrian.data import make_plan, read_block
 from dmondrian.errors import DataError
-told = {}
+found = {}
 for name, exclude in json.loads(sys.argv[2]).items():
     try:
         plan = make_plan(sys.argv[1], target="y", exclude=exclude)
-        told[name] = [plan.schema.feature_names, len(read_block(plan, plan.blocks[0]).X)]
+        found[name] = [plan.schema.feature_names, len(read_block(plan, plan.blocks[0]).X)]
     except DataError as error:
-        told[name] = str(error)
-print(json.dumps(told))
+        found[name] = str(error)
+print(json.dumps(found))
 """
 
 
@@ -212,7 +212,7 @@ FORBIDDEN = """
 import json, os, sys
 from dmondrian.data import make_plan, read_block
 from dmondrian.errors import DataError, PlanError
-told = {}
+found = {}
 plan = make_plan(sys.argv[1])
 os.chmod(sys.argv[2], 0)
 if os.geteuid() == 0:
@@ -221,10 +221,10 @@ for name, read in {"plan": lambda: make_plan(sys.argv[1]),
                    "read": lambda: read_block(plan, plan.blocks[0])}.items():
     try:
         read()
-        told[name] = "nothing"
+        found[name] = "nothing"
     except DataError as error:
-        told[name] = str(error)
-print(json.dumps(told))
+        found[name] = str(error)
+print(json.dumps(found))
 """
 
 

@@ -52,7 +52,7 @@ def test_whole_weights_equal_repeats_and_zeros_leave_no_trace(kind, X) -> None:
     assert same_forest(weighted, repeated)
 
 
-def test_repeats_go_on_where_room_lacked() -> None:
+def test_repeats_go_on_where_memory_lacked() -> None:
     X, y = rows(120), np.arange(120) % 2
     w = np.full(120, 200)
     how = {"min_samples_leaf": 1.0, "min_gain": 0.0, "must_split_ratio": 1.0, "random_state": 0}

@@ -320,12 +320,12 @@ def test_an_interrupted_forest_refuses_a_row_alone() -> None:
             call()
 
 
-def test_a_row_alone_finds_room() -> None:
+def test_a_row_alone_fits_in_the_arrays() -> None:
     X = np.random.default_rng(0).random((900, 4)).astype(np.float32)
     forest = begun(AMFRegressor(2, **RATE), X[:5], X[:5, 0])
-    rooms = {len(tree.i) for tree in forest.forest_.trees}
+    lengths = {len(tree.i) for tree in forest.forest_.trees}
     for r in range(5, 900):
         forest.partial_fit(X[r : r + 1], X[r : r + 1, 0])
-    assert min(len(tree.i) for tree in forest.forest_.trees) > max(rooms)
+    assert min(len(tree.i) for tree in forest.forest_.trees) > max(lengths)
     assert all(tree.head_i[nodes.N_NODES] > 500 for tree in forest.forest_.trees)
     assert same_forest(forest, begun(AMFRegressor(2, **RATE), X, X[:, 0]))

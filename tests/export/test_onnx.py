@@ -104,7 +104,7 @@ def test_forests_with_a_lifetime_and_calibrated_ones(rows, asked, settings) -> N
     check_labels(reported["label"], forest.predict(asked[:5000]), proba)
 
 
-def test_a_gaussian_hierarchy_tells_its_mean(rows, asked) -> None:
+def test_a_gaussian_hierarchy_forecasts_its_mean(rows, asked) -> None:
     X, y = rows
     forest = MondrianForestRegressor(
         random_state=0, aggregation="hierarchy", predict_extension="leaf", lifetime=None

@@ -162,7 +162,7 @@ def test_cuts_between_calls_change_no_byte(number: int, chunk: int) -> None:
             assert array.tobytes() == pieces[name].tobytes(), name
 
 
-def test_a_row_that_needs_many_nodes_waits_for_room() -> None:
+def test_a_row_that_needs_many_nodes_waits_for_memory() -> None:
     """Neighbours in float32: more splits than the first arrays hold."""
     X = np.full((2, 3), 0.3, np.float32)
     X[1, 0] = np.nextafter(X[0, 0], np.float32(1))

@@ -122,11 +122,11 @@ def row_by_row() -> bytes:
     how = {"feature_scales": None, "alpha": 0.5, "charge_opening": True, "random_state": 0}
     forest = AMFClassifier(2, **how).partial_fit(X[:100], y[:100], classes=[0, 1])
     reported = []
-    for r in range(100, 140):  # while they fill their rooms
+    for r in range(100, 140):  # while they fill their arrays
         reported.append(forest.predict_proba(X[r : r + 1]))
         forest.partial_fit(X[r : r + 1], y[r : r + 1])
-    rooms = [tree.head_i[N_NODES] / len(tree.i) for tree in forest.forest_.trees]
-    assert max(rooms) > 0.5
+    shares = [tree.head_i[N_NODES] / len(tree.i) for tree in forest.forest_.trees]
+    assert max(shares) > 0.5
     return np.concatenate(reported).tobytes()
 
 

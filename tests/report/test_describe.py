@@ -19,7 +19,7 @@ def lines_of(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in rows}
 
 
-def test_it_tells_data_dates_duration_versions_and_size(classified) -> None:
+def test_it_shows_data_dates_duration_versions_and_size(classified) -> None:
     text, _ = call("describe", classified.run_url)
     reported = lines_of(text)
     (file,) = {block.uri for block in classified.plan.blocks}

@@ -112,7 +112,7 @@ def test_the_browser_would_complain(chromium, tmp_path) -> None:
     assert any("x.png" in url for url in chromium.requests)
 
 
-def test_it_tells_what_the_run_says(classified, tmp_path) -> None:
+def test_it_shows_what_the_run_records(classified, tmp_path) -> None:
     page = page_of(classified, tmp_path).read_text()
     run = Run.open(classified.run_url)
     manifest = run.latest()

@@ -71,7 +71,7 @@ def test_an_atom_is_never_forgotten() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 5, SIZE])
-def test_all_is_exact_while_there_is_room(n: int) -> None:
+def test_all_is_exact_while_memory_lasts(n: int) -> None:
     y = RANDOM[:n]
     labels, below, upto = ranks(node(y))
     assert labels.tolist() == np.sort(y).tolist()
@@ -90,7 +90,7 @@ def test_weights_are_repeats_to_the_byte() -> None:
     np.testing.assert_allclose(upto - below, w[:10][np.argsort(RANDOM[:10])] / 8.0, rtol=1e-12)
 
 
-def test_merged_forests_are_those_of_all_rows_while_there_is_room() -> None:
+def test_merged_forests_are_those_of_all_rows_while_memory_lasts() -> None:
     rng = np.random.default_rng(2)
     X, y = rng.random((120, 2)).astype(np.float32), np.round(rng.normal(size=120), 2)
 

@@ -98,7 +98,7 @@ def test_columns_of_zeros_of_both_signs_change_no_byte(
         assert one.tobytes() == other.tobytes()
 
 
-def test_zeros_of_rows_that_were_not_learned_tell_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zeros_of_rows_that_were_not_learned_give_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns are chosen for rows of weight 0 too, of which no box knows."""
     X = np.random.default_rng(12).integers(0, 2, (60, 5)).astype(np.float32)
     X_learned, y = np.where(X == 0.0, np.float32(-0.0), X), X[:, 0]
@@ -291,7 +291,7 @@ def test_rows_behind_the_first_are_written_as_they_are(
     assert bytes_of(first) == bytes_of(whole) == bytes_of(grown(X, y, 1, n_classes=0))
 
 
-def test_no_rows_tell_nothing_of_how_to_write_boxes() -> None:
+def test_no_rows_do_not_decide_how_boxes_are_written() -> None:
     X, y = draw(8)
     forest = grown(X[:0], y[:0], 1)
     forest.update(X[:0], y[:0])

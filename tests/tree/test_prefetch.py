@@ -67,7 +67,7 @@ def depth_of(tree: nodes.Tree) -> int:
     ],
     ids=["leaf", "expected", "hierarchy"],
 )
-def test_ways_that_are_noted_are_those_that_splits_tell(
+def test_paths_that_are_noted_are_those_of_the_splits(
     estimator: AMFClassifier | MondrianForestClassifier,
 ) -> None:
     forest, X = chain(estimator)

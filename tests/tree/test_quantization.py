@@ -106,7 +106,7 @@ def test_a_feature_is_written_in_steps_where_16_bits_hold_them() -> None:
             assert reported.astype(np.float32).tobytes() == X.tobytes(), name
 
 
-def test_steps_leave_room_for_wider_rows_where_values_allow() -> None:
+def test_steps_allow_wider_rows_where_values_do() -> None:
     X = np.arange(100.0, dtype=np.float32)[:, None]
     columns = box_encoding_choice.find_columns(1, [], X)
     for values, fits in (

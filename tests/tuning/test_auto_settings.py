@@ -267,7 +267,7 @@ def test_a_warmup_of_impossible_length_is_refused(rows: object) -> None:
         Forest.from_state(header, trees)
 
 
-def test_a_stored_warmup_of_the_default_length_does_not_tell_it() -> None:
+def test_a_stored_warmup_of_the_default_length_does_not_hold_it() -> None:
     X, y = mixture(50)
     for rows, reported in ((auto_settings.LAST, False), (auto_settings.LAST - 1, True)):
         forest = AMFClassifier(1, warmup_rows=rows).fit(X, y).forest_

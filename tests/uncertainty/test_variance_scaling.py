@@ -176,7 +176,7 @@ def test_batches_threads_and_files_keep_it_to_the_last_bit(
             assert (one == other).all()
 
 
-def test_rows_begun_anew_for_lack_of_room_are_forecast_once() -> None:
+def test_rows_begun_anew_for_lack_of_memory_are_forecast_once() -> None:
     X, y = rows(300)
     whole = AMFRegressor(2, domain="cube", calibrate=True, **FIXED).fit(X, y)
     parts = AMFRegressor(2, domain="cube", calibrate=True, **FIXED)
@@ -207,7 +207,7 @@ def test_light_rows_are_not_taken_for_spread() -> None:
     assert (forest.predict(X, return_std=True)[1] < math.sqrt(2.0) * y.std()).all()
 
 
-def test_whole_numbers_tell_a_moment_as_well_as_a_double_does() -> None:
+def test_whole_numbers_give_a_moment_as_well_as_a_double_does() -> None:
     known = np.array([[4.0, 2.0, 5.0]] * 5)  # mean 1/2, variance 1
     offset, exact = 3.0, np.array([0.5, 1.0 / 3.0, -200.0, 1e-9, 7.25])
     variance = np.array([1e-10, 1e-3, 2.0, 1e-12, 0.0])
@@ -253,7 +253,7 @@ def test_the_largest_labels_leave_it_a_number(y: np.ndarray) -> None:
     assert np.isfinite(forest.predict(rows(100)[0], return_std=True)[1]).all()
 
 
-def test_what_no_forest_can_tell_is_refused() -> None:
+def test_what_no_forest_can_answer_is_refused() -> None:
     forest = AMFRegressor(2, **FIXED).fit(*rows(20))
     with pytest.raises(ParameterError, match="default lifetime only"):
         forest.forest_.predict_sums(rows(20)[0], labels=True, lifetimes=np.array([1.0]))

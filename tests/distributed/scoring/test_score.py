@@ -79,7 +79,7 @@ def test_regression_scores_have_no_probabilities(
     assert 17 < np.median(scores.column("prediction").to_numpy()) < 60
 
 
-def test_a_gaussian_hierarchy_tells_the_deviation_of_the_label(
+def test_a_gaussian_hierarchy_forecasts_the_deviation_of_the_label(
     adult: Path, fit: Fit, client: Client, tmp_path: Path
 ) -> None:
     estimator = MondrianForestRegressor(n_estimators=3, aggregation="hierarchy", random_state=1)

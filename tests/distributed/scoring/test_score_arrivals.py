@@ -136,7 +136,7 @@ def test_a_file_that_cannot_be_scored_keeps_no_other_back(
     assert scoring.look(lambda: client, lambda: False) == 1
 
 
-def test_a_scored_file_that_is_written_again_is_told_of(
+def test_a_scored_file_that_is_written_again_is_reported(
     look: Look, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = put(tmp_path, 2)

@@ -35,7 +35,7 @@ def use(
         return str(value)
 
 
-def test_what_is_there_is_lent_again_until_the_room_is_needed() -> None:
+def test_what_is_loaded_is_lent_again_until_the_memory_is_needed() -> None:
     cache, loads = TreeCache(), Loads()
     assert [use(cache, loads, key) for key in "aabba"] == list("AABBA")
     assert loads.of == {"a": 2, "b": 1}
@@ -50,7 +50,7 @@ def test_without_a_limit_the_last_two_are_kept() -> None:
     assert loads.of == {"a": 1, "b": 2, "c": 1}
 
 
-def test_more_than_the_room_is_loaded_alone() -> None:
+def test_more_than_the_limit_is_loaded_alone() -> None:
     cache, loads = TreeCache(), Loads()
     assert use(cache, loads, "a", n_bytes=30) == "A"
     assert use(cache, loads, "b", n_bytes=5) == "B"
@@ -87,7 +87,7 @@ def test_many_at_once_wait_for_one_load() -> None:
     assert loads.of == {"a": 1}
 
 
-def test_others_wait_until_the_room_is_free() -> None:
+def test_others_wait_until_the_memory_is_free() -> None:
     cache, loads, at_work = TreeCache(), Loads(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         with cache.using("a", 10, 10, loads("a")):
@@ -99,7 +99,7 @@ def test_others_wait_until_the_room_is_free() -> None:
         assert other.result(PATIENCE) == "B"
 
 
-def test_a_wait_for_room_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.05)
     cache, loads = TreeCache(), Loads()
     with cache.using("a", 10, 10, loads("a")), pytest.raises(TimeoutError, match="other tasks"):

@@ -54,7 +54,7 @@ def test_a_run_has_the_factor_of_one_process(calibrated: TrainedRun, fit: Fit) -
     assert other.metrics == calibrated.metrics
 
 
-def test_scores_and_metrics_tell_the_deviation(
+def test_scores_and_metrics_have_the_deviation(
     calibrated: TrainedRun, adult: Path, client: Client, tmp_path: Path
 ) -> None:
     X, y = rows_of(calibrated)

@@ -66,7 +66,7 @@ def test_quantiles_have_columns_of_their_own(
     assert 0.0 < run.metrics["mae"] < 2.0 * y.std()
 
 
-def test_binary_costs_tell_decisions_and_probabilities(
+def test_binary_costs_give_decisions_and_probabilities(
     fit: Fit, adult: Path, client: Client, tmp_path: Path
 ) -> None:
     estimator = GeneralizedMondrianForestClassifier(3, loss="exponential", random_state=7)

@@ -105,7 +105,7 @@ def first_rows(run: TrainedRun) -> Any:
     return read_blocks(run.plan, run.plan.blocks[:1]).X
 
 
-def test_progress_tells_the_newest_and_the_best(
+def test_progress_shows_the_newest_and_the_best(
     validated: tuple[TrainedRun, list[Progress]],
 ) -> None:
     run, seen = validated
@@ -227,7 +227,7 @@ def test_workers_that_are_lost_meanwhile_change_nothing(
     assert checkpoints_of(run) == checkpoints_of(validated[0])
 
 
-def test_a_failure_is_told_and_ends_no_training(
+def test_a_failure_is_reported_and_ends_no_training(
     fit: Fit, held: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture, undisturbed: TrainedRun,
 ) -> None:  # fmt: skip

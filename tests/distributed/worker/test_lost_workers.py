@@ -103,7 +103,7 @@ def test_a_worker_that_retires_is_no_loss(
     assert "worker_lost" not in [event["event"] for event in reported]
 
 
-def test_an_undisturbed_run_tells_no_event_and_one_that_goes_on_says_from_where(
+def test_an_undisturbed_run_has_no_event_and_one_that_goes_on_has_its_start(
     fit: Fit, reported: list[dict[str, Any]]
 ) -> None:
     run = fit()

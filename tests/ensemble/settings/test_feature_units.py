@@ -47,7 +47,7 @@ def rows(n: int = N) -> tuple[np.ndarray, np.ndarray]:
     return X.astype(np.float32), (X[:, 0] > 0.1 * X[:, 1]).astype(int)
 
 
-def test_units_are_fine_and_leave_room() -> None:
+def test_units_are_fine_and_leave_a_margin() -> None:
     X, _ = rows()
     units = np.array(units_of(X))
     span = np.ptp(X.astype(float), axis=0)

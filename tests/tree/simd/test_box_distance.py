@@ -65,7 +65,7 @@ def compiled_steps(lower, upper, x, units, extensions):  # type: ignore[no-untyp
     return extend_steps(lower, upper, x, units, extensions)
 
 
-def test_any_feature_beyond_its_bounds_tells() -> None:
+def test_any_feature_beyond_its_bounds_is_enough() -> None:
     for p, g in SIZES[::3]:
         rng = np.random.default_rng([p, g])
         ends = np.sort(rng.normal(size=(2, p)).astype(np.float32), axis=0)
@@ -165,7 +165,7 @@ def reported_of(units: np.ndarray) -> tuple[np.ndarray, float]:
 
 @pytest.mark.parametrize("way", [compiled_rough, rough_extension])
 @pytest.mark.parametrize("orders", [(-20, 20), (3, 4)])
-def test_rough_extensions_are_near_and_tell_whether_there_are_any(
+def test_rough_extensions_are_near_and_zero_where_there_are_none(
     orders: tuple[int, int],
     way: Callable[..., np.float32],
 ) -> None:
