@@ -82,6 +82,7 @@ RUNS = (
     Run("kernel.speed_table", "", "--sets california_housing --max-rows 200"),
     Run("chaos", "", None),
     Run("recovery", "", None),
+    Run("far_hosts", "", None),
     Run("scaling", "", None, takes_data=False),
     Run("scaling_model", "", None, takes_data=False),
 )  # fmt: skip

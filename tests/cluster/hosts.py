@@ -1,7 +1,8 @@
 """Several hosts on one machine: network namespaces on a switch, each with its own cable.
 
-Relies on `ip` (iproute2) and the right to make namespaces. Promises that namespaces, cables and
-all processes started in them are gone at the end.
+Some may be far away, on a switch of their own at the end of a long cable. Relies on `ip` (iproute2)
+and the right to make namespaces. Promises that namespaces, cables and all processes started in them
+are gone at the end.
 """
 
 from __future__ import annotations
@@ -14,15 +15,29 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.cli.command import PROJECT
 
 NETWORK = "198.18.7"  # of RFC 2544's block for such experiments
 
 
+class Far(NamedTuple):
+    """Hosts that are far from the others, and the cable to them."""
+
+    first: int  # this host and all after it
+    seconds: float  # that a frame takes, one way
+    loss: float  # share of frames that are lost
+
+
 class Hosts:
     """The hosts of an experiment, numbered from 1.
+
+    Parameters
+    ----------
+    n_hosts : int
+    far : Far or None
+        Those that are far away.
 
     Attributes
     ----------
@@ -30,7 +45,8 @@ class Hosts:
         Leaders of process groups.
     """
 
-    def __init__(self, n_hosts: int) -> None:
+    def __init__(self, n_hosts: int, far: Far | None = None) -> None:
+        self._far = far
         self._name = f"dmondrian-{os.getpid()}"
         self._switch = f"{self._name}-switch"
         self._n_hosts = n_hosts
@@ -38,26 +54,41 @@ class Hosts:
 
     def build(self) -> None:
         _ip("netns", "add", self._switch)
-        _ip("-n", self._switch, "link", "add", "bridge", "type", "bridge")
-        _ip("-n", self._switch, "link", "set", "bridge", "up")
+        bridges = ("near", "far") if self._far else ("near",)
+        for bridge in bridges:
+            _ip("-n", self._switch, "link", "add", bridge, "type", "bridge")
+            _ip("-n", self._switch, "link", "set", bridge, "up")
         for number in range(1, self._n_hosts + 1):
             host, port = self._host(number), f"port{number}"
+            bridge = "far" if self._far and number >= self._far.first else "near"
             _ip("netns", "add", host)
             _ip("-n", host, "link", "set", "lo", "up")
             ends = ("eth0", "netns", host, "type", "veth", "peer", "name", port)
             _ip("link", "add", *ends, "netns", self._switch)
-            _ip("-n", self._switch, "link", "set", port, "master", "bridge", "up")
+            _ip("-n", self._switch, "link", "set", port, "master", bridge, "up")
             _ip("-n", host, "address", "add", f"{address(number)}/24", "dev", "eth0")
             _ip("-n", host, "link", "set", "eth0", "up")
+        if self._far:
+            cable = map(str, (*bridges, self._far.seconds, self._far.loss))
+            link = self._run_in(self._switch, ["-m", "tests.cluster.far_link", *cable], {}, True)
+            assert link.stdout is not None
+            assert link.stdout.readline() == "ready\n"
 
-    def start(self, number: int, *words: object, **environment: str) -> subprocess.Popen[str]:
-        """Start Python with these arguments on a host; its output goes to this process's."""
+    def start(
+        self, number: int, *words: object, is_read: bool = False, **environment: str
+    ) -> subprocess.Popen[str]:
+        """Start Python with these arguments on a host; its output is read, or this process's."""
+        return self._run_in(self._host(number), list(map(str, words)), environment, is_read)
+
+    def _run_in(
+        self, namespace: str, words: list[str], environment: dict[str, str], is_read: bool
+    ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            ["ip", "netns", "exec", self._host(number), sys.executable, *map(str, words)],
+            ["ip", "netns", "exec", namespace, sys.executable, *words],
             cwd=PROJECT,
             env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if words[1] == "dmondrian.cli" else None,
+            stdout=subprocess.PIPE if is_read else None,
             text=True,
             start_new_session=True,
         )
@@ -105,8 +136,8 @@ def why_not() -> str:
 
 
 @contextmanager
-def connected_hosts(n_hosts: int) -> Iterator[Hosts]:
-    hosts = Hosts(n_hosts)
+def connected_hosts(n_hosts: int, far: Far | None = None) -> Iterator[Hosts]:
+    hosts = Hosts(n_hosts, far)
     try:
         hosts.build()
         yield hosts

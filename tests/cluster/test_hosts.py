@@ -1,4 +1,7 @@
-"""A scheduler and three workers on hosts of their own; one host's cable is pulled mid-run."""
+"""A scheduler and three workers on hosts of their own; one host's cable is pulled mid-run.
+
+Another host is far away: each frame takes 20 ms to it or from it, and one of a hundred is lost.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.command import ADULT, TIMEOUT, call, digests, events, manifests, train_words
-from tests.cluster.hosts import Hosts, address, connected_hosts, why_not
+from tests.cluster.hosts import Far, Hosts, address, connected_hosts, why_not
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +33,7 @@ FOREST = ("forest.n_estimators=6", "run.n_shards=6", "run.checkpoint_every=1000 
 def hosts() -> Iterator[Hosts]:
     if reason := why_not():
         pytest.skip(reason)
-    with connected_hosts(4) as hosts:
+    with connected_hosts(4, Far(4, 0.02, 0.01)) as hosts:
         yield hosts
 
 
@@ -60,7 +63,7 @@ def wait_for_a_checkpoint(process: subprocess.Popen[str], run: Path) -> None:
         time.sleep(0.05)
 
 
-def test_a_host_that_is_cut_off_costs_time_and_not_one_byte(
+def test_a_host_that_is_cut_off_and_one_far_away_cost_time_and_not_one_byte(
     hosts: Hosts, rows: Path, certificates: Path, tmp_path: Path, record_property: Any
 ) -> None:
     start_cluster(hosts, certificates)
@@ -71,7 +74,7 @@ def test_a_host_that_is_cut_off_costs_time_and_not_one_byte(
     words = train_words(
         run, f"data.path={rows}", *FOREST, *(f"cluster.{k}={v}" for k, v in keys.items())
     )
-    process = hosts.start(1, "-m", "dmondrian.cli", *words, "--json", **SOON)
+    process = hosts.start(1, "-m", "dmondrian.cli", *words, "--json", is_read=True, **SOON)
     wait_for_a_checkpoint(process, run)
     cut = time.monotonic()
     hosts.cut(3)
