@@ -1,4 +1,4 @@
-"""What do latency and loss between two hosts of workers cost, and do they change the forest?
+"""Workers on two hosts, far apart: what latency and loss cost, and that they change no byte.
 
 The hosts are network namespaces of this machine (`tests/cluster/hosts.py`), so both share its
 cores. Scheduler, coordinator and four workers of one thread are on the first, four more on the
@@ -114,8 +114,8 @@ PAGE = Page(
     sentences=(
         "Workers on two hosts, with latency and loss between them, learn at {share} of the rate"
         " they have without; {same} runs grew the forest of one that had neither.",
-        "Both hosts share the cores of one machine, so that waiting for frames is dearer than where"
-        " each has its own.",
+        "Both hosts share the cores of one machine, which one of them uses while the other waits for"
+        " frames: with cores of their own the share would be less.",
     ),
 )
 

@@ -241,7 +241,8 @@ class Ensemble:
         """
         self.check_sizes(y, w)
         weights = read_only(_NONE_1D if w is None else w)
-        prepared, y = self.prepare(X), read_only(y)
+        # Labels of another type would be kernels of their own.
+        prepared, y = self.prepare(X), read_only(np.asarray(y, np.float64))
         output = self.predictor.sample_output
         n_known = KNOWN if self.parameters.gives_label_variance else 0
         may_be_all = self.are_much(y, w)

@@ -26,11 +26,7 @@ pytestmark = pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled"
 KNOWN = Path(__file__).with_name("digests.json")
 ALGORITHM = "online-forest-regressor"
 # Forests of kernels that differ, to compile for the other processor; all if DMONDRIAN_THOROUGH=1.
-SOME = (
-    ALGORITHM,
-    "amf-classifier",
-    "amf-regressor, following",
-)
+SOME = (ALGORITHM, "amf-regressor, following")
 PLAIN = {
     "NUMBA_CPU_NAME": "generic",
     "NUMBA_CPU_FEATURES": "",
