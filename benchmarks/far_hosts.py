@@ -86,6 +86,8 @@ def share(records: Records) -> Number:
 def same(records: Records) -> Number:
     """Return how many of the runs grew the same forest."""
     found = [record["is_same"] for record in records]
+    if not found:
+        raise LookupError("no runs")
     return Number(f"{sum(found)} of {len(found)}", "", runs_of(records))
 
 
@@ -93,9 +95,11 @@ def show(records: Records) -> str:
     """Return the table of cables."""
     lines = []
     for cable, far in CABLES.items():
-        found = sorted(rates(records, cable))
-        (first, *_) = (record for record in records if record["cable"] == cable)
-        equal = sum(r["is_same"] for r in records if r["cable"] == cable)
+        turns = [record for record in records if record["cable"] == cable]
+        if not turns:
+            continue
+        found, first = sorted(rates(records, cable)), turns[0]
+        equal = sum(record["is_same"] for record in turns)
         lines.append([
             cable, f"{1000.0 * far.seconds:.0f}" if far else "0",
             f"{100.0 * far.loss:.0f}" if far else "0", first["rows"], first["trees"],
@@ -114,7 +118,7 @@ PAGE = Page(
     sentences=(
         "Workers on two hosts, with latency and loss between them, learn at {share} of the rate"
         " they have without; {same} runs grew the forest of one that had neither.",
-        "Both hosts share the cores of one machine, which one of them uses while the other waits for"
+        "Both hosts share the cores of one machine, which one uses while the other waits for"
         " frames: with cores of their own the share would be less.",
     ),
 )
