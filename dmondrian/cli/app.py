@@ -51,7 +51,7 @@ exit codes:
 """
 
 _MODEL_HELP = "run folder or URL; add @POSITION for an earlier checkpoint, @best for the best"
-_DATA_HELP = "Parquet: files, folders, globs, URLs or Delta tables"
+_DATA_HELP = "Parquet: files, folders, globs, URLs, Delta or Iceberg tables"
 
 Command = Callable[[argparse.Namespace, Output], int]
 

@@ -18,8 +18,8 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from dmondrian.data.delta_table import open_table, table_at
 from dmondrian.data.footers import MAX_CONNECTIONS, read_footers
+from dmondrian.data.lake import named_table, open_any
 from dmondrian.data.links import Link
 from dmondrian.data.listing import NoFilesError
 from dmondrian.data.source import Source, SourceFile, is_local, list_files, stat_uri
@@ -83,9 +83,9 @@ class Arrivals:
         tables: dict[str, int] = {}
         lost: list[Link] = []
         for item in self._items:
-            named = table_at(os.fspath(item))
+            named = named_table(os.fspath(item))
             if named is not None:
-                state = open_table(*named).state
+                state = open_any(named).state
                 tables[state.uri] = state.version
                 continue
             try:

@@ -242,11 +242,19 @@ def files_since(
 
 def version_note(state: TableState) -> str:
     """Return a note on the version that a stream has the rows of."""
+    if is_iceberg(state.uri):
+        return f"{state.uri} is read as an Iceberg table, at snapshot {state.version}"
     return f"{state.uri} is read as a Delta table, at version {state.version}"
+
+
+def is_iceberg(location: str) -> bool:
+    """Return whether an address is that of an Iceberg table."""
+    return location.startswith("iceberg://") or location.endswith(".metadata.json")
 
 
 def about_table(state: TableState) -> Iterator[str]:
     """Yield notes on what a table did to rows that a stream has from it."""
+    kind = "Iceberg" if is_iceberg(state.uri) else "Delta"
     parts = [
         f"{n:,} {'was' if n == 1 else 'were'} {what}"
         for n, what in ((state.deleted, "deleted"), (state.updated, "updated"))
@@ -254,12 +262,12 @@ def about_table(state: TableState) -> Iterator[str]:
     ]
     if parts:
         yield (
-            f"of the rows that the stream has from the Delta table {state.uri}, "
+            f"of the rows that the stream has from the {kind} table {state.uri}, "
             f"{' and '.join(parts)} since: what was learned of them stays learned"
         )
     if state.unlearned:
         yield (
-            f"{state.unlearned:,} rows of the Delta table {state.uri} were written into files "
+            f"{state.unlearned:,} rows of the {kind} table {state.uri} were written into files "
             "together with rows that were learned, or in their place (MERGE, overwrite), and are "
             "not learned: rows that are appended are"
         )

@@ -1,7 +1,7 @@
 """Listing of a source that may name tables: the files with the rows to read.
 
 Relies on :mod:`dmondrian.data.source` for files, folders and globs, and on
-:mod:`dmondrian.data.delta_table` for tables. Promises what these do, in the order of the source's
+:mod:`dmondrian.data.delta_table` and :mod:`dmondrian.data.iceberg_table` for tables. Promises what these do, in the order of the source's
 items; and for a stream that is continued, that a table gives the files that the stream still needs
 and those with rows that were appended since.
 """
@@ -21,6 +21,15 @@ from dmondrian.data.delta_table import (
     table_at,
     uris_below,
     version_note,
+)
+from dmondrian.data.iceberg_table import (
+    IcebergTable,
+    files_there,
+    iceberg_at,
+    iceberg_files_since,
+    is_of_iceberg,
+    live_iceberg_files,
+    open_iceberg,
 )
 from dmondrian.data.links import Link
 from dmondrian.data.plan import Plan, TableState
@@ -45,9 +54,10 @@ def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
     ----------
     source : str, path or sequence of them
         Files, folders (searched recursively; runs and scores below them are skipped), globs
-        (``*``, ``?``, ``[...]``, ``**``), URLs, and folders of Delta tables, with ``@v12`` behind
-        them for version 12. Files of another table format (Iceberg, ...) are read only if each is
-        named individually.
+        (``*``, ``?``, ``[...]``, ``**``), URLs, folders of Delta tables, with ``@v12`` behind
+        them for version 12, and Iceberg tables: ``iceberg://CATALOG/NAMESPACE.TABLE`` or a
+        ``metadata.json`` of one, with ``@v`` and a snapshot's number behind them. Files of another
+        table format (Hudi, ...) are read only if each is named individually.
 
     Returns
     -------
@@ -87,7 +97,7 @@ def list_data(
         Uris of the files to list, but for those of tables.
     """
     items = [source] if isinstance(source, (str, os.PathLike)) else list(source)
-    tables = [table_at(os.fspath(item)) for item in items]
+    tables = [named_table(os.fspath(item)) for item in items]
     _refuse_two_versions(tables)
     lost: list[Link] | None = None if among is None else []  # whoever chose has named them
     past = () if plan is None else {b.uri for b in plan.blocks}.difference(needed)
@@ -101,12 +111,26 @@ def list_data(
             more = [file for file in files if among is None or file.uri in among]
             found.notes.extend(notes)
         else:
-            more = _files_of_table(open_table(*named), plan, needed, found)
+            table = open_any(named)
+            if isinstance(table, IcebergTable):
+                more = _files_of_iceberg(table, plan, needed, found)
+            else:
+                more = _files_of_table(table, plan, needed, found)
         known = {file.uri for file in found.files}
         twice = [file.uri for file in more if file.uri in known]
         found.notes.extend(f"{uri} is named twice in the source and is read once" for uri in twice)
         found.files.extend(file for file in more if file.uri not in known)
     return found
+
+
+def named_table(item: str) -> tuple[str, int | None] | None:
+    """Return the address and the version of a table that an item names; None for no table."""
+    return iceberg_at(item) or table_at(item)
+
+
+def open_any(named: tuple[str, int | None]) -> DeltaTable | IcebergTable:
+    """Return the table of `named_table`."""
+    return open_iceberg(*named) if iceberg_at(named[0]) else open_table(*named)
 
 
 def _refuse_two_versions(tables: Sequence[tuple[str, int | None] | None]) -> None:
@@ -121,6 +145,28 @@ def _refuse_two_versions(tables: Sequence[tuple[str, int | None] | None]) -> Non
             raise DataError(
                 f"{location} is named twice, {both}: rows of both would be read twice; name it once"
             )
+
+
+def _files_of_iceberg(
+    table: IcebergTable, plan: Plan | None, needed: Collection[str], found: Listing
+) -> list[SourceFile]:
+    """Do as `_files_of_table` does, for a table whose files are where they were."""
+    now = table.state
+    states = () if plan is None else plan.tables
+    then = next((state for state in states if now.id == state.id or now.uri == state.uri), None)
+    if plan is None or then is None:
+        found.tables.append(now)
+        found.notes.append(version_note(now))
+        return live_iceberg_files(table)
+    blocks = [block for block in plan.blocks if is_of_iceberg(table, block.uri)]
+    rows: dict[str, int] = {}
+    for block in blocks:
+        rows[block.uri] = rows.get(block.uri, 0) + block.rows
+    found.held.update(uri for uri in rows if uri not in needed)
+    there = [file for _, file in files_there(uri for uri in rows if uri in needed)]
+    fresh, state = iceberg_files_since(table, then, rows)
+    found.tables.append(state)
+    return [*there, *fresh]
 
 
 def _files_of_table(

@@ -1,0 +1,328 @@
+"""Iceberg tables as data: the live files of a snapshot, and those appended since another one.
+
+Relies on the package `pyiceberg` for catalogs, metadata and manifests, and on
+:mod:`dmondrian.data.delta_log` for what a snapshot did to rows that are learned: it adds and removes
+files as a commit of a Delta table does, and one that replaces files has changed no row. Promises
+that rows which the snapshot does not have are not read, and that a row is in one file of those
+returned. Files of which delete files leave rows out, and tables whose columns were renamed or
+dropped, are refused: their files have these columns by the earlier names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dmondrian._optional import require
+from dmondrian.data.delta_log import Changes, appended_only, files_to_learn
+from dmondrian.data.delta_table import uris_below
+from dmondrian.data.plan import TableState
+from dmondrian.data.source import SourceFile, normalise
+from dmondrian.errors import DataError, PlanError
+
+SCHEME = "iceberg://"
+_METADATA = re.compile(r".+\.metadata\.json")
+_SNAPSHOT = re.compile(r"(?P<table>.+)@v(?P<snapshot>\d+)", re.DOTALL)
+_NAMED = re.compile(r"iceberg://(?P<catalog>[^/@]+)/(?P<table>[^/]+\.[^/]+)")
+
+NO_SNAPSHOT = 0  # the version of a table without rows
+
+
+@dataclass(frozen=True)
+class IcebergTable:
+    """A table at one snapshot."""
+
+    state: TableState
+    source: Any  # of pyiceberg
+    live: Mapping[str, int]  # uri -> rows, in the order in which the files were written
+    masked: Mapping[str, int]  # uri -> number of delete files that leave rows of it out
+
+    @property
+    def name(self) -> str:
+        """Address and snapshot, for messages."""
+        return f"the Iceberg table {self.state.uri} at snapshot {self.state.version}"
+
+
+def iceberg_at(item: str) -> tuple[str, int | None] | None:
+    """Return the address and the snapshot of an Iceberg table that an item names; else None.
+
+    Parameters
+    ----------
+    item : str
+        ``iceberg://CATALOG/NAMESPACE.TABLE``, where pyiceberg's configuration has the catalog; or
+        the path or URL of a file ``....metadata.json``; and ``@v`` with the number of a snapshot.
+    """
+    found = _SNAPSHOT.fullmatch(item)
+    text = found["table"] if found else item
+    snapshot = int(found["snapshot"]) if found else None
+    if text.startswith(SCHEME):
+        if not _NAMED.fullmatch(text):
+            raise DataError(f"{text} is no table: expected {SCHEME}CATALOG/NAMESPACE.TABLE")
+        return text, snapshot
+    return (normalise(text), snapshot) if _METADATA.fullmatch(text) else None
+
+
+def open_iceberg(location: str, snapshot: int | None = None) -> IcebergTable:
+    """Return a table at a snapshot, by default its newest.
+
+    Raises
+    ------
+    MissingPackageError
+        `pyiceberg` is not installed.
+    DataError
+        The table or its files cannot be read, or columns were renamed or dropped.
+    """
+    require("pyiceberg", "lake", f"reading the Iceberg table {location}")
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.table import StaticTable
+
+    named = _NAMED.fullmatch(location)
+    try:
+        if named:
+            table: Any = load_catalog(named["catalog"]).load_table(named["table"])
+        else:
+            table = StaticTable.from_metadata(location)
+        found = table.current_snapshot() if snapshot is None else table.snapshot_by_id(snapshot)
+        if found is None and snapshot is not None:
+            raise DataError(f"the Iceberg table {location} has no snapshot {snapshot}")
+        _refuse_renamed(location, table)
+        live, masked = _live_files(table, found)
+    except (NoSuchTableError, OSError, ValueError, LookupError) as error:
+        raise DataError(f"cannot read the Iceberg table {location}: {error}") from error
+    version = NO_SNAPSHOT if found is None else int(found.snapshot_id)
+    return IcebergTable(
+        TableState(location, str(table.metadata.table_uuid), version), table, live, masked
+    )
+
+
+def live_iceberg_files(table: IcebergTable) -> list[SourceFile]:
+    """Return the live files of a table, in the order in which they were written.
+
+    Raises
+    ------
+    DataError
+        A file is gone, or has rows that delete files leave out.
+    """
+    _refuse_deletes(table, table.live)
+    found = dict(files_there(table.live))
+    for uri in table.live:
+        if uri not in found:
+            raise DataError(f"{table.name} has the file {uri}, which is gone")
+    return [found[uri] for uri in table.live]
+
+
+def iceberg_files_since(
+    table: IcebergTable, then: TableState, learned: Mapping[str, int]
+) -> tuple[list[SourceFile], TableState]:
+    """Return the files with rows that were appended to a table since another snapshot.
+
+    Parameters
+    ----------
+    table : IcebergTable
+    then : TableState
+    learned : mapping of str to int
+        Rows of files of the stream, by uri.
+
+    Returns
+    -------
+    files : list of SourceFile
+        Oldest first.
+    state : TableState
+        The table now, and what it did to rows of the stream.
+
+    Raises
+    ------
+    PlanError
+        It is another table, or its snapshots do not go back to the earlier one.
+    DataError
+        What was appended cannot be separated from what was there before.
+    """
+    now = table.state
+    if now.id != then.id:
+        raise PlanError(
+            f"{now.uri} is another Iceberg table than the one that the run has learned from "
+            f"(id {now.id}, then {then.id}): it was made anew. Train another run"
+        )
+    chain = _snapshots_since(table, then.version)
+    if chain is None:
+        paths = appended_only(table.live, learned)
+        if paths is None:
+            raise DataError(
+                f"{table.name}: the snapshots since {then.version}, which the run has learned, are "
+                "expired, and files were rewritten since: rows that were learned cannot be "
+                "separated from others. Train another run; one that goes on before snapshots "
+                "expire does not come to this"
+            )
+        _refuse_deletes(table, paths)
+        files = dict(files_there(paths))
+        return [files[path] for path in paths if path in files], replace(
+            then, uri=now.uri, version=now.version
+        )
+    changes = Changes(_rows_at(table, then.version) | dict(learned))
+    deleted = 0
+    for snapshot in chain:
+        actions, n_deletes = _actions(table, snapshot)
+        changes.commit(actions)
+        deleted += n_deletes
+    paths = [file.path for entry in changes.entries() for file in entry.all_files()]
+    there = dict(files_there(paths))
+    added = files_to_learn(changes, there.__contains__, table.name)
+    _refuse_deletes(table, [file.path for file in added])
+    counts = changes.counts
+    state = TableState(
+        now.uri,
+        now.id,
+        now.version,
+        then.deleted + counts.deleted + deleted,
+        then.updated + counts.updated,
+        then.unlearned + counts.unlearned,
+    )
+    return [there[file.path] for file in added], state
+
+
+def is_of_iceberg(table: IcebergTable, uri: str) -> bool:
+    """Return whether a file is one of a table, as far as the place where these are tells."""
+    return uri in table.live or uri.startswith(f"{normalise(table.source.location())}/")
+
+
+def files_there(uris: Iterable[str]) -> Iterator[tuple[str, SourceFile]]:
+    """Yield uri and file of those that are there."""
+    folders: dict[str, list[str]] = {}
+    for uri in uris:
+        folder, _, name = uri.rpartition("/")
+        folders.setdefault(folder, []).append(name)
+    for folder, names in folders.items():
+        yield from ((f"{folder}/{name}", file) for name, file in uris_below(folder, names))
+
+
+def _refuse_deletes(table: IcebergTable, uris: Iterable[str]) -> None:
+    if masked := [uri for uri in uris if table.masked.get(uri)]:
+        raise DataError(
+            f"{table.name}: rows of {masked[0]} are left out by delete files (merge-on-read), "
+            "which are not read here: rewrite the data files (in Spark rewrite_data_files with "
+            "delete-file-threshold 1), or let the table write copies (write.delete.mode = "
+            "copy-on-write)"
+        )
+
+
+def _refuse_renamed(location: str, table: Any) -> None:
+    """Refuse a table whose files may have columns by other names than the table."""
+    names = {field.field_id: field.name for field in table.schema().fields}
+    for schema in table.metadata.schemas:
+        for field in schema.fields:
+            if names.get(field.field_id) == field.name:
+                continue
+            what = (
+                f"was renamed to {names[field.field_id]!r}"
+                if field.field_id in names
+                else "was dropped"
+            )
+            raise DataError(
+                f"the Iceberg table {location} had a column {field.name!r} that {what}: files that "
+                "were written before have it by that name, which is not resolved here; write the "
+                "table anew"
+            )
+
+
+def _live_files(table: Any, snapshot: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """Return rows, and the number of delete files, of the live files of a snapshot."""
+    if snapshot is None:
+        return {}, {}
+    order = {one.snapshot_id: number for number, one in enumerate(table.metadata.snapshots)}
+    found = []
+    for manifest in snapshot.manifests(table.io):
+        if int(manifest.content) == 0:  # of data
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                when = entry.sequence_number or 0, order.get(entry.snapshot_id, -1)
+                found.append((when, _uri(entry.data_file), int(entry.data_file.record_count)))
+                _check_format(entry.data_file)
+    scan = table.scan(snapshot_id=snapshot.snapshot_id)
+    masked = {_uri(task.file): len(task.delete_files) for task in scan.plan_files()}
+    return {uri: rows for _, uri, rows in sorted(found)}, masked
+
+
+def _check_format(file: Any) -> None:
+    if str(getattr(file.file_format, "value", file.file_format)).upper() != "PARQUET":
+        raise DataError(f"{file.file_path} is no Parquet, which is all that is read here")
+
+
+def _uri(file: Any) -> str:
+    return normalise(str(file.file_path))
+
+
+def _snapshots_since(table: IcebergTable, version: int) -> list[Any] | None:
+    """Return the snapshots behind one, oldest first; None where some of them are expired.
+
+    Raises
+    ------
+    PlanError
+        The table was set back to a snapshot that does not follow that one.
+    """
+    chain: list[Any] = []
+    at = table.state.version
+    while at != version:
+        snapshot = None if at == NO_SNAPSHOT else table.source.snapshot_by_id(at)
+        if snapshot is None and (
+            at != NO_SNAPSHOT or table.source.snapshot_by_id(version) is None
+        ):  # to expire a snapshot may also take it out of those that follow it
+            return None
+        if snapshot is None:
+            raise PlanError(
+                f"{table.name} does not follow snapshot {version}, which the run has learned: "
+                "the table was set back, or an earlier snapshot is named. Name that one or a later "
+                "one"
+            )
+        chain.append(snapshot)
+        at = NO_SNAPSHOT if snapshot.parent_snapshot_id is None else snapshot.parent_snapshot_id
+    return chain[::-1]
+
+
+def _rows_at(table: IcebergTable, version: int) -> dict[str, int]:
+    """Return the rows of the files of a snapshot, none if it is expired."""
+    snapshot = None if version == NO_SNAPSHOT else table.source.snapshot_by_id(version)
+    try:
+        return _live_files(table.source, snapshot)[0]
+    except (OSError, ValueError):  # its manifests are gone
+        return {}
+
+
+def _actions(table: IcebergTable, snapshot: Any) -> tuple[list[dict[str, Any]], int]:
+    """Return what a snapshot did to data files, as of a Delta log, and the rows of its deletes."""
+    adds: list[Any] = []
+    removes: list[Any] = []
+    specs, deleted = set(), 0
+    for manifest in snapshot.manifests(table.source.io):
+        if manifest.added_snapshot_id != snapshot.snapshot_id:
+            continue
+        for entry in manifest.fetch_manifest_entry(table.source.io, discard_deleted=False):
+            status = int(entry.status)
+            if entry.snapshot_id != snapshot.snapshot_id or status == 0:  # it was there before
+                continue
+            if int(manifest.content) != 0:
+                deleted += int(entry.data_file.record_count) if status == 1 else 0
+                continue
+            _check_format(entry.data_file)
+            specs.add(manifest.partition_spec_id)
+            (adds if status == 1 else removes).append(entry.data_file)
+    operation = str(snapshot.summary.operation.value) if snapshot.summary else "overwrite"
+    shared = {"dataChange": operation != "replace"}
+
+    def action(file: Any) -> dict[str, Any]:
+        stats = json.dumps({"numRecords": int(file.record_count)})
+        found = {"path": _uri(file), "stats": stats, **shared}
+        if len(specs) == 1:
+            found["partitionValues"] = {"partition": repr(file.partition)}
+        return found
+
+    n_adds, n_removes = (sum(int(f.record_count) for f in files) for files in (adds, removes))
+    # A file that was written again has no more rows than before where some were deleted.
+    info = {"operation": "DELETE"} if n_adds < n_removes else {}
+    return [
+        *({"add": action(file)} for file in adds),
+        *({"remove": action(file)} for file in removes),
+        {"commitInfo": info},
+    ], deleted

@@ -1,0 +1,306 @@
+"""Iceberg tables as data: live files, and rows that were appended since, once each."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dmondrian.data import Arrivals, Plan, extend_plan, make_plan, make_scoring_plan, read_block
+from dmondrian.errors import DataError, PlanError
+
+pytest.importorskip("pyiceberg")
+from pyiceberg import catalog as catalogs
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV2,
+)
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import snapshot as updates
+from pyiceberg.typedef import Record
+from pyiceberg.utils.config import Config
+
+NAME = "iceberg://years/ns.rows"
+
+
+def rows(first: int, last: int) -> pa.Table:
+    ids = np.arange(first, last)
+    return pa.table({"id": ids.astype(float), "k": [f"k{i % 3}" for i in ids]})
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Rows 0 to 11, in two snapshots."""
+    return new_table(tmp_path, monkeypatch)
+
+
+def new_table(folder: Path, patch: pytest.MonkeyPatch) -> Any:
+    prefix = "PYICEBERG_CATALOG__YEARS__"
+    patch.setenv(f"{prefix}TYPE", "sql")
+    patch.setenv(f"{prefix}URI", f"sqlite:///{folder / 'catalog.db'}")
+    patch.setenv(f"{prefix}WAREHOUSE", folder.as_uri())
+    patch.setattr(catalogs, "_ENV_CONFIG", Config())  # which reads the environment once
+    catalog = catalogs.load_catalog("years")
+    catalog.create_namespace("ns")
+    made = catalog.create_table("ns.rows", rows(0, 1).schema)
+    made.append(rows(0, 6))
+    made.append(rows(6, 12))
+    return made
+
+
+def ids(plan: Plan, start: int = 0) -> list[float]:
+    found: list[float] = []
+    for block in plan.blocks:
+        kept = read_block(plan, block, keep=("id",)).keep
+        assert kept is not None
+        found += kept["id"].to_pylist()
+    return found[start:]
+
+
+def stored(plan: Plan) -> Plan:
+    return Plan.from_parquet(plan.to_parquet())
+
+
+def compact(table: Any, last: int | None = None) -> None:
+    """Write the last of the files of a table as one."""
+    files = [task.file for task in table.scan().plan_files()]
+    files = sorted(files, key=lambda file: file.file_path)[-last if last else None :]
+    values = pa.concat_tables(
+        [pq.read_table(file.file_path.removeprefix("file://")) for file in files]
+    )
+    replace_files(table, files, values.sort_by("id"))
+
+
+def replace_files(table: Any, files: list[Any], values: pa.Table) -> None:
+    """Write files again, as engines do that compact: pyiceberg itself does not yet."""
+    from pyiceberg.io.pyarrow import _dataframe_to_data_files
+
+    with table.transaction() as change:
+        made = list(_dataframe_to_data_files(table_metadata=table.metadata, df=values, io=table.io))
+        with updates._OverwriteFiles(Operation.OVERWRITE, change, table.io) as update:
+            # Its summary cannot be made of replacements; it is noted as one below.
+            for file in files:
+                update.delete_data_file(file)
+            for file in made:
+                update.append_data_file(file)
+            commit = update._summary
+            update._summary = lambda *given: _as_replacement(commit(*given))
+
+
+def _as_replacement(summary: Any) -> Any:
+    return summary.model_copy(update={"operation": Operation.REPLACE})
+
+
+def test_the_live_files_are_read_and_no_others(table: Any) -> None:
+    table.delete("id = 3")
+    plan = make_plan(NAME)
+    assert sorted(ids(plan)) == [0, 1, 2, *range(4, 12)]
+    number = table.current_snapshot().snapshot_id
+    assert plan.notes[0] == f"{NAME} is read as an Iceberg table, at snapshot {number}"
+    assert ids(make_scoring_plan(NAME, plan.schema)) == ids(plan)
+    place = table.metadata_location.removeprefix("file://")
+    assert ids(make_plan(place)) == ids(plan)
+    first = table.metadata.snapshots[0].snapshot_id
+    assert ids(make_plan(f"{NAME}@v{first}")) == ids(make_plan(f"{place}@v{first}"))
+    assert ids(make_plan(f"{NAME}@v{first}")) == list(range(6))
+    with pytest.raises(DataError, match="has no snapshot 17"):
+        make_plan(f"{NAME}@v17")
+    with pytest.raises(DataError, match="cannot read"):
+        make_plan("iceberg://years/ns.other")
+    with pytest.raises(DataError, match="expected iceberg://CATALOG/NAMESPACE.TABLE"):
+        make_plan("iceberg://years")
+    with pytest.raises(DataError, match="Iceberg"):  # a folder does not say which files count
+        make_plan(Path(table.location().removeprefix("file://")))
+
+
+def test_appended_rows_follow_once_each(table: Any) -> None:
+    arrivals = Arrivals(NAME)
+    plan, before = stored(make_plan(NAME)), arrivals.look()
+    assert not arrivals.look().has_come_since(before)
+    table.append(rows(12, 18))
+    table.append(rows(18, 20))
+    assert arrivals.look().has_come_since(before)
+    later = stored(extend_plan(plan, NAME, plan.n_rows))
+    assert later.blocks[: len(plan.blocks)] == plan.blocks
+    assert ids(later) == list(range(20))
+    compact(table)
+    table.append(rows(20, 22))
+    last = stored(extend_plan(later, NAME, 20))
+    assert ids(last, 20) == [20, 21]
+    assert extend_plan(last, NAME, 22).digest == last.digest
+
+
+def test_appended_rows_are_learned_once_although_compacted_with_learned_ones(table: Any) -> None:
+    plan = stored(make_plan(NAME))
+    table.append(rows(12, 18))
+    compact(table)
+    assert ids(extend_plan(plan, NAME, 12), 12) == list(range(12, 18))
+    appended = make_plan(f"{NAME}@v{table.metadata.snapshots[-2].snapshot_id}").blocks[-1]
+    Path(appended.uri).unlink()
+    with pytest.raises(DataError, match="cannot be separated"):
+        extend_plan(plan, NAME, 12)
+
+
+def test_rows_that_are_deleted_are_counted(table: Any) -> None:
+    plan = stored(make_plan(NAME))
+    table.append(rows(12, 15))
+    table.delete("id = 3 or id = 8")
+    later = extend_plan(plan, NAME, 12)
+    assert ids(later, 12) == [12, 13, 14]
+    assert any("2 were deleted since" in note for note in later.about_learned)
+    assert all(f"the Iceberg table {NAME}" in note for note in later.about_learned)
+
+
+def test_another_table_or_past_is_refused(
+    table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = table.metadata.snapshots[0].snapshot_id
+    plan = stored(make_plan(NAME))
+    with pytest.raises(PlanError, match="does not follow snapshot"):
+        extend_plan(plan, f"{NAME}@v{first}", 12)
+    other = tmp_path / "other"
+    other.mkdir()
+    new_table(other, monkeypatch)
+    with pytest.raises(PlanError, match="is another Iceberg table"):
+        extend_plan(plan, NAME, 12)
+
+
+def test_snapshots_that_are_expired(table: Any) -> None:
+    plan = stored(make_plan(NAME))
+    for first in (12, 14, 16):
+        table.append(rows(first, first + 2))
+    expired = [one.snapshot_id for one in table.metadata.snapshots[:-1]]
+    table.maintenance.expire_snapshots().by_ids(expired).commit()
+    assert ids(extend_plan(plan, NAME, 12), 12) == list(range(12, 18))
+    table.delete("id = 3")
+    expired = [one.snapshot_id for one in table.metadata.snapshots[:-1]]
+    table.maintenance.expire_snapshots().by_ids(expired).commit()
+    with pytest.raises(DataError, match="are expired"):
+        extend_plan(plan, NAME, 12)
+
+
+@pytest.mark.parametrize("change", ["rename", "drop", "again"])
+def test_columns_of_other_names_in_files_are_refused(table: Any, change: str) -> None:
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        if change == "rename":
+            update.rename_column("k", "kind")
+        else:
+            update.delete_column("k")
+    if change == "again":
+        with table.update_schema() as update:
+            update.add_column("k", table.schema().find_field("id").field_type)
+    words = r"'k' that was renamed to 'kind'" if change == "rename" else "'k' that was dropped"
+    with pytest.raises(DataError, match=words):
+        make_plan(NAME)
+
+
+class DeleteManifestWriter(ManifestWriterV2):
+    """Writes delete files, which pyiceberg reads and does not write."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def delete_by_position(table: Any, position: int) -> None:
+    """Leave a row of the first file out by a delete file, as engines do that merge on read."""
+    data = min((task.file for task in table.scan().plan_files()), key=lambda file: file.file_path)
+    folder = table.location().removeprefix("file://")
+    place = f"{folder}/data/{uuid.uuid4()}-deletes.parquet"
+    values = {"file_path": [data.file_path], "pos": pa.array([position], pa.int64())}
+    ids_of = {"file_path": b"2147483546", "pos": b"2147483545"}
+    schema = pa.schema(
+        [
+            pa.field(name, kind, False, {b"PARQUET:field_id": ids_of[name]})
+            for name, kind in (("file_path", pa.string()), ("pos", pa.int64()))
+        ]
+    )
+    pq.write_table(pa.table(values, schema=schema), place)
+    file = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=f"file://{place}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=Path(place).stat().st_size,
+        column_sizes={},
+        value_counts={},
+        null_value_counts={},
+        nan_value_counts={},
+        lower_bounds={},
+        upper_bounds={},
+        split_offsets=[],
+        spec_id=0,
+    )
+    with (
+        table.transaction() as change,
+        updates._FastAppendFiles(Operation.OVERWRITE, change, table.io) as update,
+    ):
+        written = update._manifests
+
+        def manifests() -> list[Any]:
+            out = table.io.new_output(f"file://{folder}/metadata/{uuid.uuid4()}-m0.avro")
+            spec, schema = table.spec(), table.schema()
+            with DeleteManifestWriter(spec, schema, out, update.snapshot_id, "deflate") as writer:
+                writer.add(
+                    ManifestEntry.from_args(
+                        status=ManifestEntryStatus.ADDED,
+                        snapshot_id=update.snapshot_id,
+                        data_file=file,
+                    )
+                )
+            return [*written(), writer.to_manifest_file()]
+
+        update._manifests = manifests
+
+
+def test_files_with_positional_deletes_are_refused(table: Any) -> None:
+    plan = stored(make_plan(NAME))
+    delete_by_position(table, 2)
+    assert len(table.scan().to_arrow()) == 11  # as pyiceberg reads it
+    with pytest.raises(DataError, match=r"left out by delete files \(merge-on-read\)"):
+        make_plan(NAME)
+    table.append(rows(12, 14))
+    later = extend_plan(plan, NAME, 12)  # what was learned stays learned
+    assert ids(later, 12) == [12, 13]
+    assert any("1 was deleted since" in note for note in later.about_learned)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.lists(st.sampled_from(["append", "compact", "two", "delete", "look"]), max_size=7))
+def test_each_appended_row_is_learned_once(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        table = new_table(tmp_path_factory.mktemp("table"), patch)
+        plan, last = stored(make_plan(NAME)), 12
+        gone: set[float] = set()
+        for step in [*steps, "look"]:
+            if step == "append":
+                table.append(rows(last, last + 2))
+                last += 2
+            elif step == "delete" and last - 1 not in gone:
+                table.delete(f"id = {last - 1}")
+                gone.add(float(last - 1))
+            elif step == "look":
+                plan = stored(extend_plan(plan, NAME, plan.n_rows))
+            elif step != "delete":
+                compact(table, None if step == "compact" else 2)
+        found = ids(plan)
+    assert len(found) == len(set(found))
+    assert set(map(float, range(last))) - gone <= set(found) <= set(map(float, range(last)))
