@@ -1,9 +1,9 @@
 """Listing of a source that may name tables: the files with the rows to read.
 
 Relies on :mod:`dmondrian.data.source` for files, folders and globs, and on
-:mod:`dmondrian.data.delta_table` and :mod:`dmondrian.data.iceberg_table` for tables. Promises what these do, in the order of the source's
-items; and for a stream that is continued, that a table gives the files that the stream still needs
-and those with rows that were appended since.
+:mod:`dmondrian.data.delta_table` and :mod:`dmondrian.data.iceberg_table` for tables. Promises what
+these do, in the order of the source's items; and for a stream that is continued, that a table gives
+the files that the stream still needs and those with rows that were appended since.
 """
 
 from __future__ import annotations

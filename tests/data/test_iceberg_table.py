@@ -119,7 +119,7 @@ def test_the_live_files_are_read_and_no_others(table: Any) -> None:
         make_plan(f"{NAME}@v17")
     with pytest.raises(DataError, match="cannot read"):
         make_plan("iceberg://years/ns.other")
-    with pytest.raises(DataError, match="expected iceberg://CATALOG/NAMESPACE.TABLE"):
+    with pytest.raises(DataError, match=r"expected iceberg://CATALOG/NAMESPACE\.TABLE"):
         make_plan("iceberg://years")
     with pytest.raises(DataError, match="Iceberg"):  # a folder does not say which files count
         make_plan(Path(table.location().removeprefix("file://")))
