@@ -129,6 +129,9 @@ def _parser() -> argparse.ArgumentParser:
         help="hand the job to the cluster of [cluster] scheduler and return; watch it with "
         "`describe --follow`, stop it with `cancel`",
     )
+    search = add("search", "find settings by progressive loss, then train with the best")
+    search.add_argument("job", metavar="JOB.toml", help="a job file with a table [search]")
+    _add_overrides(search)
     _add_follow(
         add("follow", "keep learning the files that come to a job's data, until Ctrl-C or SIGTERM")
     )
@@ -403,7 +406,7 @@ def _add_cluster_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _train_epilog() -> str:
-    from dmondrian.cli.job_keys import TABLES
+    from dmondrian.cli.job_keys import SEARCH, SEARCH_KEYS, TABLES
 
     width = max(map(len, ALGORITHMS))
     lines = [
@@ -419,11 +422,16 @@ def _train_epilog() -> str:
         for key, model in keys.items():
             needed = " (required)" if model.required else ""
             lines.append(f"    {key:<17} {model.meaning}{needed}")
+    lines.append(f"  [{SEARCH}]  (of `dmondrian search`)")
+    for key, model in SEARCH_KEYS.items():
+        lines.append(f"    {key:<17} {model.meaning}")
+    lines.append("    ...               parameters of the estimator, each a list of values to try")
     return "\n".join(lines) + "\n\n" + _EXIT_CODES_HELP
 
 
 _MODULES = {  # of dmondrian.cli, where the function of a command is
     "train": "train",
+    "search": "search",
     "follow": "follow",
     "init": "init",
     "score": "score",

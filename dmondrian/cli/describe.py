@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmondrian._text.wording import counted, on_one_line, size
-from dmondrian.cli.output import Output, shown, table
+from dmondrian.cli.output import Output, candidates_table, shown, table
 from dmondrian.cli.score import (
     held_out_lines,
     metrics_table,
@@ -123,6 +123,9 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         output.text("alerts:\n" + _indented(table(alerts)))
     if held_out := held_out_lines(facts["held_out"]):
         output.text(held_out)
+    if facts["search"] is not None:
+        candidates = candidates_table(facts["search"]["candidates"])
+        output.text(f"found by a search, by {facts['search']['loss']}:\n{candidates}")
     for note in (facts["data"] or {}).get("notes", ()):
         output.remark(note)
     if facts["counts"]:
@@ -158,6 +161,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
     from dmondrian.checkpoint import Run, known_trees
     from dmondrian.checkpoint.model import summary_from_trees
     from dmondrian.checkpoint.parts import parts_of
+    from dmondrian.checkpoint.search_record import searched
     from dmondrian.ensemble.feature_importances import why_none
     from dmondrian.ensemble.settings.stored_parameters import mixes_boosted_sets
 
@@ -207,6 +211,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "counts": _counts(manifest.metrics),
         "held_out": _held_out(run),
         "alerts": _alerts(run),
+        "search": searched(run.store),
         "checkpoints": run.manifests(),
         "parts": [_part(part) for part in parts_of(run)],
     }

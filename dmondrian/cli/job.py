@@ -28,6 +28,8 @@ from dmondrian.cli.job_keys import (
     ALGORITHMS,
     KINDS,
     REQUIRED_TABLES,
+    SEARCH,
+    SEARCH_KEYS,
     TABLES,
     WITHOUT_TARGET,
     Key,
@@ -101,6 +103,7 @@ class Job:
     alerts: dict[str, Any] | None = None
     labels: dict[str, Any] | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
+    search: dict[str, Any] | None = None
 
 
 def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job:
@@ -153,6 +156,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
         validation=tables.get("validation", {}).get("path"),
         alerts=tables.get("alerts"),
         metrics=tables.get("metrics", {}),
+        search=tables.get(SEARCH),
     )
 
 
@@ -279,7 +283,7 @@ def _override_value(text: str) -> Any:
 
 
 def _check_tables(tables: dict[str, Any], source: Source) -> Iterable[str]:
-    known = ["data", "forest", *(name for name in TABLES if name != "data")]
+    known = ["data", "forest", *(name for name in TABLES if name != "data"), SEARCH]
     forest = tables.get("forest")
     is_density = isinstance(forest, dict) and forest.get("algorithm") == WITHOUT_TARGET
     needless = ("target",) if is_density else ()
@@ -293,6 +297,8 @@ def _check_tables(tables: dict[str, Any], source: Source) -> Iterable[str]:
             yield f"{source.place(name)}: {name}: expected a table [{name}], got {_shown(keys)}"
         elif name == "forest":
             yield from _check_algorithm(keys, source)
+        elif name == SEARCH:
+            yield from _check_search(keys, source)
         else:
             yield from _check_keys(name, keys, source, needless)
     for name in REQUIRED_TABLES:
@@ -311,6 +317,18 @@ def _check_algorithm(keys: dict[str, Any], source: Source) -> Iterable[str]:
             f"{source.place('forest', 'algorithm')}: [forest] algorithm: expected a string, "
             f"got {_shown(keys['algorithm'])}"
         )
+
+
+def _check_search(keys: dict[str, Any], source: Source) -> Iterable[str]:
+    for name, value in keys.items():
+        if name in SEARCH_KEYS:
+            if mistake := _mistake(SEARCH_KEYS[name], value):
+                yield f"{_named(source, SEARCH, name)}: {mistake}"
+        elif not isinstance(value, list) or not value:
+            yield (
+                f"{_named(source, SEARCH, name)}: expected a list of values of the estimator's "
+                f"parameter, got {_shown(value)}"
+            )
 
 
 def _check_keys(

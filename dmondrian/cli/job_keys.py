@@ -128,6 +128,15 @@ TABLES: dict[str, dict[str, Key]] = {
     },
 }
 
+# The table of `dmondrian search`; its other keys are lists of values of the estimator's parameters.
+SEARCH = "search"
+SEARCH_KEYS: dict[str, Key] = {
+    "rows": Key("integer", "rows of the stream that the last round ends at (100,000)", minimum=1),
+    "candidates": Key(
+        "integer", "most candidates, of the combinations drawn by the seed (64)", minimum=1
+    ),
+}
+
 # What [forest] algorithm can be, and how `train --help` describes them.
 ALGORITHMS: dict[str, str] = {
     "amf-classifier": "classes: aggregated Mondrian forest, needs no tuning",

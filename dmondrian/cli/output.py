@@ -171,6 +171,19 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+def candidates_table(records: list[dict[str, Any]]) -> str:
+    """Return a line for each candidate, the best first: rank, rows, loss, settings."""
+    rows = [["rank", "rows", "loss", "settings"]]
+    for one in sorted(records, key=lambda one: one["rank"]):
+        texts = [str(one["rank"]), f"{one['rows']:,}", shown(one["loss"]), shown(one["settings"])]
+        rows.append(texts)
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join(
+        "  " + "  ".join(text.ljust(n) for text, n in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
 def _finite(value: Any) -> Any:
     """Replace what JSON does not have (nan, infinities) by null, NumPy scalars by Python's."""
     if isinstance(value, Mapping):

@@ -34,6 +34,13 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
             f"{job.source.place('labels')}: [labels] is for `dmondrian follow`, which learns each "
             "row when its label has come; train on the folder of joined rows once all are there"
         )
+    if job.search is not None:
+        output.note("[search] is for `dmondrian search`: `dmondrian train` takes what [forest] has")
+    return run_job(job, output, arguments.detach, arguments.metrics_port)
+
+
+def run_job(job: Job, output: Output, detach: bool = False, metrics_port: int | None = None) -> int:
+    """Train as a job asks for, score and evaluate; return the exit code."""
     estimator = build_estimator(job)
     check_amounts(job)
     from dmondrian import distributed
@@ -43,7 +50,7 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
     wanted = None if job.score is None else _wanted(job.score)
     if wanted is not None:
         check_score_options(wanted)
-    if arguments.detach:
+    if detach:
         return _detach(job, estimator, options, wanted, output)
     with cluster_of(job) as cluster:
         run = distributed.train(
@@ -54,7 +61,7 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
             on_plan=None if wanted is None else lambda plan: check_readable(wanted, plan.schema),
             validation=job.validation,
             alerts=job.alerts,
-            **metrics_options(job, arguments.metrics_port),
+            **metrics_options(job, metrics_port),
             **options,
             **cluster,
         )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dmondrian.distributed.scoring.evaluate import evaluate
     from dmondrian.distributed.scoring.score import score
     from dmondrian.distributed.scoring.score_arrivals import Scored
+    from dmondrian.distributed.searching.candidate_search import Searched, search
     from dmondrian.distributed.training.add_trees import grow
     from dmondrian.distributed.training.train import TrainedRun, train
 
@@ -32,6 +33,7 @@ __all__ = [
     "Position",
     "Progress",
     "Scored",
+    "Searched",
     "TrainedRun",
     "evaluate",
     "follow",
@@ -39,6 +41,7 @@ __all__ = [
     "predict",
     "predict_proba",
     "score",
+    "search",
     "submit",
     "train",
 ]
@@ -50,6 +53,7 @@ _LAZY = {
     "Position": "dmondrian.data.batch_files",
     "Progress": "cluster.progress",
     "Scored": "scoring.score_arrivals",
+    "Searched": "searching.candidate_search",
     "TrainedRun": "training.train",
     "evaluate": "scoring.evaluate",
     "follow": "following",
@@ -57,6 +61,7 @@ _LAZY = {
     "predict": "scoring.dask_predict",
     "predict_proba": "scoring.dask_predict",
     "score": "scoring.score",
+    "search": "searching.candidate_search",
     "submit": "detached",
     "train": "training.train",
 }

@@ -121,8 +121,8 @@ def prepare_run(
     else:
         plan = extend_plan(stored, data, learned_by_all(Run.open(url)), among)
         began = _began(Run.open(url), plan, data, options)
-    began = _weighted(began, estimator)
-    plan = _weighted(plan, estimator) if stored is None else plan
+    began = weighted(began, estimator)
+    plan = weighted(plan, estimator) if stored is None else plan
     estimator._check_time(plan.schema.time, plan.schema.time_kind)
     for note in (*plan.notes, *plan.about_learned):
         _log.info(note, extra=NOTED)
@@ -151,7 +151,7 @@ def prepare_run(
         raise CheckpointError(text) from None
 
 
-def _weighted(plan: Plan, estimator: Any) -> Plan:
+def weighted(plan: Plan, estimator: Any) -> Plan:
     """Return a plan whose rows have the weights of their classes."""
     of_classes, classes = None, plan.schema.classes
     if classes is not None and getattr(estimator, "class_weight", None) is not None:

@@ -1,0 +1,80 @@
+"""Record of a search beside the run that was trained with what it found: rounds and their losses.
+
+Relies on documents that the search wrote, each once. Promises ranks that depend on the losses
+alone, and to read them without Dask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dmondrian.checkpoint import document
+from dmondrian.store import Store
+
+FOLDER = "search"
+"""Of a run's search, in the run's folder."""
+
+ASKED, ROUNDS = "asked.json", "rounds"
+
+
+def ranking(losses: Mapping[int, float]) -> list[int]:
+    """Return the numbers of candidates, the best first.
+
+    Equal losses go to the lower number; one that is no number is the worst.
+    """
+    worst = math.inf
+    return sorted(losses, key=lambda n: (worst if math.isnan(losses[n]) else losses[n], n))
+
+
+def read_rounds(store: Store, folder: str = "") -> list[dict[str, Any]]:
+    """Return the rounds that are over, in order; `folder` ends with "/", if any."""
+    names = sorted(store.list(f"{folder}{ROUNDS}"))
+    return [document.unseal(store.get(name, document.MAX_BYTES), name) for name in names]
+
+
+def losses_of(about: Mapping[str, Any]) -> dict[int, float]:
+    """Return the losses of a round, by candidate."""
+    found = {int(number): loss for number, loss, _ in about["metrics"]}
+    return {number: math.nan if loss is None else float(loss) for number, loss in found.items()}
+
+
+def results(rounds: Sequence[Mapping[str, Any]], n: int) -> list[dict[str, Any]]:
+    """Return "rows", "loss", "rank" and "metrics" of each of n candidates, by number."""
+    found: list[dict[str, Any]] = [{} for _ in range(n)]
+    rank = n
+    for about in rounds:
+        losses, left = losses_of(about), set(about["going_on"])
+        for number, _, metrics in about["metrics"]:
+            found[number] = {"rows": about["rows"], "loss": losses[number], "rank": 1}
+            found[number]["metrics"] = metrics
+        for number in reversed([k for k in ranking(losses) if k not in left]):
+            found[number]["rank"] = rank
+            rank -= 1
+    return found
+
+
+def searched(store: Store) -> dict[str, Any] | None:
+    """Return the search of a run: loss, rounds, and candidates with their settings that differ.
+
+    None where there was none, or its first round is not over.
+    """
+    rounds = read_rounds(store, f"{FOLDER}/")
+    if not rounds:
+        return None
+    name = f"{FOLDER}/{ASKED}"
+    asked = document.unseal(store.get(name, document.MAX_BYTES), name)
+    given = [dict(parameters) for _, parameters in asked["estimators"]]
+    names = list(dict.fromkeys(key for one in given for key in one))
+    varied = [key for key in names if len({repr(one.get(key)) for one in given}) > 1]
+    candidates = [
+        {"settings": {key: one.get(key) for key in varied}, **about}
+        for one, about in zip(given, results(rounds, len(given)), strict=True)
+    ]
+    return {
+        "loss": rounds[-1]["loss"],
+        "rounds": rounds[0]["rounds"],
+        "is_over": rounds[-1]["is_last"],
+        "candidates": candidates,
+    }

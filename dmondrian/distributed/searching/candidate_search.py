@@ -1,0 +1,324 @@
+"""The search: rounds of tasks on the cluster, each round's losses stored before the next begins.
+
+::
+
+    asked.json          what is searched; create-only
+    plan.parquet        the frozen stream, that of a training of the same data
+    rounds/00.json      metrics of the candidates that learned it, and which go on; create-only
+    states/             candidates as they were after the last round, deleted at the end
+
+Relies on the plan, and on Dask for tasks whose worker is lost. Promises the same winner and the
+same metrics at any number of workers, whatever is killed and begun again: each round is a pure
+function of the one before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distributed import Client, KilledWorker, wait
+from sklearn.base import is_classifier
+
+from dmondrian._text.wording import counted
+from dmondrian.checkpoint import document
+from dmondrian.checkpoint.search_record import ASKED, ROUNDS, read_rounds, results
+from dmondrian.data import Plan, make_plan
+from dmondrian.data.paths import check_paths
+from dmondrian.distributed.cluster.client import Connection, warm
+from dmondrian.distributed.searching.advance import PLAN, Advance, Candidate, advance
+from dmondrian.distributed.searching.halving import dealt, going_on, rounds
+from dmondrian.distributed.training.resolve_settings import resolve_parameters
+from dmondrian.distributed.training.run_setup import IN_MEMORY, weighted
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.errors import CheckpointError, ClusterError, FencedError, ParameterError
+from dmondrian.estimators.save import plain_params
+from dmondrian.prequential.forecast_lag import SLICED_KINDS, kind_of, mark_from
+from dmondrian.store import Store, open_store
+
+_log = logging.getLogger("dmondrian")
+
+ROWS = 100_000
+"""Rows of the stream that candidates learn at most, by default."""
+
+MOST = 1000
+"""Candidates of a search."""
+
+_WITHOUT_WORKERS = 300.0  # seconds after which a search gives up
+_TICK = 5.0
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A finished search.
+
+    Attributes
+    ----------
+    winner : int
+        Place of the best estimator among those given.
+    loss : str
+        The progressive metric that ranked them: "log_loss", "rmse" or "mae", or "error", the share
+        of wrong labels.
+    candidates : list of dict
+        Of each estimator, in their order: "rows" that it learned, "loss" after these, "rank",
+        1 for the winner, and its "metrics".
+    rounds : list of int
+        Rows after which they were compared.
+    """
+
+    winner: int
+    loss: str
+    candidates: list[dict[str, Any]]
+    rounds: list[int]
+
+
+def search(
+    estimators: Sequence[Any],
+    data: Any,
+    *,
+    target: str,
+    folder: str | os.PathLike[str],
+    rows: int = ROWS,
+    client: Client | None = None,
+    n_workers: int | None = None,
+    threads: int | None = None,
+    **plan_options: Any,
+) -> Searched:
+    """Find the best of some estimators by progressive loss, with successive halving.
+
+    All learn the first rows of one stream, each block of which a worker decodes once; after each
+    round, of twice the rows of the one before, the worse half is given up. The same call goes on
+    with a search that was killed. Train the winner with :func:`dmondrian.distributed.train`.
+
+    Parameters
+    ----------
+    estimators : sequence of estimators of this package
+        Forests that learn row by row, of one task; they are not changed. Of equal losses the one
+        that stands first wins.
+    data : str, path or sequence of them
+        Parquet, as of :func:`dmondrian.distributed.train`.
+    target : str
+        What to learn.
+    folder : str or path
+        Folder or URL of the search.
+    rows : int
+        Rows of the stream that the last round ends at; all, if there are fewer.
+    client, n_workers, threads
+        As of :func:`dmondrian.distributed.train`.
+    **plan_options
+        See :func:`dmondrian.data.make_plan`.
+
+    Returns
+    -------
+    Searched
+
+    Raises
+    ------
+    ParameterError
+        Estimators cannot be compared, or there are too many.
+    DataError
+        As of :func:`dmondrian.distributed.train`.
+    CheckpointError
+        The folder is of another search.
+    ClusterError
+        Workers were lost beyond recovery.
+    """
+    check_paths(data, IN_MEMORY)
+    check_comparable(estimators)
+    if isinstance(rows, bool) or rows < 1:
+        raise ParameterError(f"rows is {rows!r}; expected an integer of at least 1")
+    store = open_store(folder)
+    store.probe()
+    plan = _plan(store, estimators, data, target, plan_options)
+    asked = {
+        "estimators": [[one.algorithm, plain_params(one)] for one in estimators],
+        "rows": rows,
+        "plan": plan.digest,
+    }
+    try:
+        store.put_same(ASKED, document.seal(asked))
+    except FencedError:
+        raise CheckpointError(
+            f"{store.url} is the folder of a search of other settings, data or rows: choose "
+            "another folder, or take them back to go on with it"
+        ) from None
+    n_rows = min(rows, plan.n_rows)
+    done = read_rounds(store)
+    with ExitStack() as stack:
+        connect = Connection(stack, client, n_workers, threads)
+        candidates = _candidates(estimators, plan, store) if not _is_over(done) else []
+        ends = _ends(candidates, len(estimators), n_rows, plan.n_rows, done)
+        living = done[-1]["going_on"] if done else [one.number for one in candidates]
+        for number in range(len(done), len(ends)):
+            if len(living) == 1 and number > 0:
+                break
+            order = Advance(
+                store.url, plan.digest, number, ends[number - 1] if number else 0, ends[number],
+                tuple(candidates[k] for k in living), _threads(threads),
+            )  # fmt: skip
+            found = _run_round(connect(), order)
+            last = number + 1 == len(ends)
+            losses = {k: _loss(candidates[k].loss, found[k]) for k in living}
+            living = going_on(losses, last)
+            about = {
+                "round": number, "rows": ends[number], "rounds": ends, "going_on": living,
+                "is_last": last or len(living) == 1, "loss": candidates[0].loss,
+                "metrics": [[k, losses[k], found[k]] for k in sorted(found)],
+            }  # fmt: skip
+            store.put_same(f"{ROUNDS}/{number:02d}.json", document.seal(about))
+            done.append(about)
+            _log.info(
+                "after %s %s of %s go on, the best with %s %.5g",
+                counted(ends[number], "row"), len(living), counted(len(found), "candidate"),
+                candidates[0].loss, min(losses.values()),
+            )  # fmt: skip
+    store.delete(store.list("states"))
+    return _searched(done, len(estimators))
+
+
+def check_comparable(estimators: Sequence[Any]) -> None:
+    """Refuse estimators that no progressive loss compares.
+
+    Raises
+    ------
+    ParameterError
+        With the reason.
+    """
+    if not 1 <= len(estimators) <= MOST:
+        raise ParameterError(
+            f"{counted(len(estimators), 'candidate')} to search; expected 1 to {MOST}"
+        )
+    if len({is_classifier(one) for one in estimators}) > 1:
+        raise ParameterError("classifiers and regressors cannot be compared: they have no one loss")
+    for one in estimators:
+        one._validate_params()
+        if "kernel" in one.algorithm or "density" in one.algorithm:
+            raise ParameterError(
+                f"{one.algorithm} is not searched: its rows are not forecast one by one before "
+                "they are learned; compare runs of it with `dmondrian compare`"
+            )
+    losses = {getattr(one, "loss", None) for one in estimators}
+    if len(losses) > 1:
+        raise ParameterError(f"loss is {sorted(map(str, losses))}: expected one loss for all")
+
+
+def _plan(
+    store: Store, estimators: Sequence[Any], data: Any, target: str, options: Mapping[str, Any]
+) -> Plan:
+    """Return the frozen stream; the stored one, if the search goes on."""
+    for one in estimators:
+        one._check_time(options.get("time"))
+    task = "classification" if is_classifier(estimators[0]) else "regression"
+    plan = make_plan(data, target=target, task=task, **options)
+    weights = {weighted(plan, one).schema.class_weight for one in estimators}
+    if len(weights) > 1:
+        raise ParameterError("class_weight differs: losses of other weights cannot be compared")
+    plan = weighted(plan, estimators[0])
+    for note in plan.notes:
+        _log.info(note)
+    try:
+        store.put_same(PLAN, plan.to_parquet())
+    except FencedError:
+        raise CheckpointError(
+            f"{store.url} is the folder of a search of other data, or these have changed: choose "
+            "another folder"
+        ) from None
+    return plan
+
+
+def _candidates(estimators: Sequence[Any], plan: Plan, store: Store) -> list[Candidate]:
+    found = []
+    for number, one in enumerate(estimators):
+        parameters = resolve_parameters(one, plan, f"{store.url}/none")
+        its = ForestParameters.from_json(dict(parameters))
+        calibrate = bool(getattr(one, "calibrate", False))
+        found.append(
+            Candidate(number, parameters, int(one.n_estimators), calibrate, _loss_name(one, its))
+        )
+    for one in {repr(c.parameters): c for c in found}.values():
+        warm(ForestParameters.from_json(dict(one.parameters)), one.calibrate)
+    return found
+
+
+def _loss_name(estimator: Any, parameters: ForestParameters) -> str:
+    if parameters.has_decision and getattr(estimator, "loss", "") == "hinge":
+        return "error"
+    if is_classifier(estimator):
+        return "log_loss"
+    return "mae" if parameters.minimises_loss else "rmse"
+
+
+def _loss(name: str, metrics: Mapping[str, float]) -> float:
+    if name == "error":
+        return 1.0 - metrics.get("accuracy", float("nan"))
+    return metrics.get(name, float("nan"))
+
+
+def _ends(
+    candidates: Sequence[Candidate], n: int, n_rows: int, most: int, done: Sequence[Any]
+) -> list[int]:
+    """Return the rows at which rounds end; where slices are forecast, they end with one."""
+    if done:
+        ends: list[int] = done[0]["rounds"]
+        return ends
+    kinds = {kind_of(ForestParameters.from_json(dict(one.parameters))) for one in candidates}
+    ends = rounds(n, n_rows)
+    if kinds.isdisjoint(SLICED_KINDS):
+        return ends
+    return sorted({min(mark_from(end), most) for end in ends})
+
+
+def _threads(threads: int | None) -> int:
+    return threads or 1
+
+
+def _is_over(done: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(done) and bool(done[-1]["is_last"])
+
+
+def _run_round(client: Client, order: Advance) -> dict[int, dict[str, float]]:
+    """Run the tasks of a round, candidates dealt to the workers; return all metrics."""
+    n_workers = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
+    by_number = {one.number: one for one in order.candidates}
+    orders = [
+        replace(order, candidates=tuple(by_number[k] for k in group))
+        for group in dealt(sorted(by_number), n_workers)
+    ]
+    futures = client.map(advance, orders, pure=False, retries=2)
+    lost_since: float | None = None
+    try:
+        pending = set(futures)
+        while pending:
+            with suppress(TimeoutError), client.as_current():
+                pending = set(wait(pending, timeout=_TICK, return_when="FIRST_COMPLETED").not_done)
+            if client.scheduler_info(n_workers=-1)["workers"]:
+                lost_since = None
+            elif lost_since is None:
+                lost_since = time.monotonic()
+            elif time.monotonic() - lost_since > _WITHOUT_WORKERS:
+                raise ClusterError(
+                    f"there was no worker for {_WITHOUT_WORKERS:.0f} seconds; run the same "
+                    "command again to go on"
+                )
+        found: dict[int, dict[str, float]] = {}
+        for one in client.gather(futures):
+            found |= one
+        return found
+    except KilledWorker as error:
+        raise ClusterError(
+            f"a task of round {order.round} ended its workers again and again, so their memory may "
+            "not be enough: give them more, or search fewer candidates"
+        ) from error
+    finally:
+        client.cancel(futures)
+
+
+def _searched(done: Sequence[Mapping[str, Any]], n: int) -> Searched:
+    """Return the result of rounds that are over."""
+    winner = done[-1]["going_on"][0]
+    return Searched(winner, str(done[0]["loss"]), results(done, n), list(done[0]["rounds"]))
