@@ -363,6 +363,19 @@ def _add_managing(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     copy = add("copy", "copy a checkpoint of a run, all that it needs to load, score and go on")
     copy.add_argument("model", metavar="RUN", help="run folder or URL, or RUN@POSITION")
     copy.add_argument("out", metavar="OUT", help="new folder or URL, or that of a broken copy")
+    forget = add("forget", "train a run again without the rows of some keys, with a certificate")
+    forget.add_argument("model", metavar="RUN", help="run folder or URL, finished, with its data")
+    forget.add_argument("out", metavar="OUT", help="new folder or URL, or that of a broken one")
+    forget.add_argument(
+        "--keys",
+        required=True,
+        metavar="FILE",
+        help="Parquet with the key column, or text with a key in each line",
+    )
+    forget.add_argument(
+        "--key", required=True, metavar="COLUMN", help="column that tells whose a row is"
+    )
+    _add_cluster_arguments(forget)
     migrate = add("migrate", "write a checkpoint of an earlier version in the format of this one")
     migrate.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
     migrate.add_argument("out", metavar="OUT", help="new folder or URL, or that of a broken one")
@@ -445,6 +458,7 @@ _MODULES = {  # of dmondrian.cli, where the function of a command is
     "prune": "manage",
     "copy": "manage",
     "migrate": "manage",
+    "forget": "manage",
     "report": "report",
     "compare": "compare",
     "export": "export",

@@ -1,4 +1,4 @@
-"""`dmondrian grow`, `merge`, `prune`, `copy` and `migrate`: a run after it was trained.
+"""`dmondrian grow`, `merge`, `prune`, `copy`, `migrate`, `forget`: a run after it was trained.
 
 Relies on `dmondrian.distributed.grow` and on `dmondrian.checkpoint` for the work.
 """
@@ -97,5 +97,28 @@ def migrate(arguments: argparse.Namespace, output: Output) -> int:
         f"{done.run.url} has the checkpoint at row {done.position:,}: of "
         f"{counted(done.blobs, 'state')} {done.rewritten:,} had other bytes before; each was read "
         "back and is equal"
+    )
+    return 0
+
+
+def forget(arguments: argparse.Namespace, output: Output) -> int:
+    """Run the command; see `dmondrian forget --help`."""
+    from dmondrian import distributed
+
+    tls = tls_of_arguments(arguments)
+    with connected(arguments.scheduler, arguments.workers, arguments.threads, tls) as cluster:
+        done = distributed.forget(
+            arguments.model,
+            arguments.out,
+            arguments.keys,
+            arguments.key,
+            progress=output.follow,
+            **cluster,
+        )
+    output.close_bar()
+    output.event("forgotten", {"run": done.run.run_url, "certificate": done.certificate})
+    output.text(
+        f"{done.run.run_url} is without {counted(done.left_out, 'row')}, as if they had never been "
+        "there: forgotten.json in it is the certificate, and rows/ has the data without them"
     )
     return 0

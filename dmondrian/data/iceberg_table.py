@@ -2,9 +2,9 @@
 
 Relies on the package `pyiceberg` for catalogs, metadata and manifests, and on
 :mod:`dmondrian.data.delta_log` for what a snapshot did to rows that are learned: it adds and
-removes files as a commit of a Delta table does, and one that replaces files has changed no row. Promises
-that rows which the snapshot does not have are not read, and that a row is in one file of those
-returned. Files of which delete files leave rows out, and tables whose columns were renamed or
+removes files as a commit of a Delta table does, and one that replaces files has changed no row.
+Promises that rows which the snapshot does not have are not read, and that a row is in one file of
+those returned. Files of which delete files leave rows out, and tables whose columns were renamed or
 dropped, are refused: their files have these columns by the earlier names.
 """
 

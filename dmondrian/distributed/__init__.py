@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from dmondrian.distributed.scoring.score_arrivals import Scored
     from dmondrian.distributed.searching.candidate_search import Searched, search
     from dmondrian.distributed.training.add_trees import grow
+    from dmondrian.distributed.training.forget import Forgotten, forget
     from dmondrian.distributed.training.train import TrainedRun, train
 
 __all__ = [
     "Event",
+    "Forgotten",
     "KafkaTopic",
     "Learned",
     "Position",
@@ -37,6 +39,7 @@ __all__ = [
     "TrainedRun",
     "evaluate",
     "follow",
+    "forget",
     "grow",
     "predict",
     "predict_proba",
@@ -48,6 +51,7 @@ __all__ = [
 
 _LAZY = {
     "Event": "cluster.events",
+    "Forgotten": "training.forget",
     "KafkaTopic": "dmondrian.data.kafka",
     "Learned": "following",
     "Position": "dmondrian.data.batch_files",
@@ -57,6 +61,7 @@ _LAZY = {
     "TrainedRun": "training.train",
     "evaluate": "scoring.evaluate",
     "follow": "following",
+    "forget": "training.forget",
     "grow": "training.add_trees",
     "predict": "scoring.dask_predict",
     "predict_proba": "scoring.dask_predict",

@@ -82,7 +82,7 @@ def grow(
     """
     options = attempt_options(checkpoint_every, window, progress)
     base = open_whole(run)
-    plan = _finished_plan(base)
+    plan = finished_plan(base)
     if learns_jointly(base.run_json["parameters"]):
         raise ParameterError(
             f"{base.url} is of {base.run_json['algorithm']}, whose trees are fitted together: new "
@@ -120,7 +120,7 @@ def _grow(
     return TrainedRun(base.url, plan, attempts[-1].metrics, attempts[-1].summary)
 
 
-def _finished_plan(base: Run) -> Plan:
+def finished_plan(base: Run) -> Plan:
     """Return the plan of a finished run."""
     if base.run_json.get("plan") is None:
         raise CheckpointError(

@@ -1,0 +1,106 @@
+"""A run without the rows of some keys has the bytes of one that never had them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from dmondrian import AMFClassifier, DataError, ParameterError
+from dmondrian.distributed import TrainedRun, forget, train
+from tests.cli.command import call
+from tests.distributed.conftest import SETTLED, digests
+
+KEYS = [3, 17, 40]
+ROWS = 900
+
+
+def write(folder: Path, number: int, *, without: bool) -> None:
+    """Rows of 60 people; one is in a category of their own, one has the largest number."""
+    random = np.random.default_rng(number)
+    who, x = random.integers(0, 60, ROWS), random.random(ROWS)
+    kind = np.where(who == 3, "alone", np.array(["a", "b"])[who % 2])
+    table = pa.table(
+        {"who": who, "x": np.where(who == 17, 50.0 + x, x), "kind": kind, "y": x > 0.4 + who / 200}
+    )
+    folder.mkdir(exist_ok=True)
+    with pq.ParquetWriter(folder / f"{number}.parquet", table.schema) as writer:
+        for first in range(0, ROWS, 400):  # row groups are what a shuffle mixes
+            group = table.slice(first, 400)
+            if without:
+                group = group.filter(pc.invert(pc.is_in(group["who"], pa.array(KEYS))))
+            writer.write_table(group)
+
+
+def trained(
+    folder: Path, client: Client, *, without: bool, shuffle: bool, alpha: float | str = 0.25
+) -> TrainedRun:
+    """Train a run on two files, and go on with a third."""
+    settings = {**SETTLED, "alpha": alpha, "feature_scales": "learned"}
+    forest = AMFClassifier(n_estimators=3, random_state=7, warmup_rows=600, **settings)
+    data = folder / "data"
+    for numbers in (range(2), range(2, 3)):
+        for number in numbers:
+            write(data, number, without=without)
+        run = train(
+            forest, data, target="y", run=folder / "run", client=client, exclude=["who"],
+            n_shards=2, shuffle=shuffle,
+        )  # fmt: skip
+    return run
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_it_has_the_bytes_of_never_having_had_them(
+    client: Client, tmp_path: Path, shuffle: bool
+) -> None:
+    (tmp_path / "with").mkdir()
+    (tmp_path / "without").mkdir()
+    run = trained(tmp_path / "with", client, without=False, shuffle=shuffle, alpha="auto")
+    never = trained(tmp_path / "without", client, without=True, shuffle=shuffle, alpha="auto")
+    assert digests(run) != digests(never)
+    keys = tmp_path / "keys.txt"
+    keys.write_text("".join(f"{key}\n" for key in KEYS))
+    done = forget(run.run_url, tmp_path / "out", keys, "who", client=client)
+    assert digests(done.run) == digests(never)
+    assert done.run.metrics == never.metrics
+    assert done.left_out == run.plan.n_rows - never.plan.n_rows > 0
+    certificate = json.loads((tmp_path / "out/forgotten.json").read_text())
+    assert certificate["states"] == {str(n): d for n, d in digests(never).items()}
+    assert certificate["plan_before"] == run.plan.digest
+    assert [file["rows"] for file in certificate["files"]] == [
+        pq.read_metadata(tmp_path / f"without/data/{n}.parquet").num_rows for n in range(3)
+    ]
+    again = forget(run.run_url, tmp_path / "out", keys, "who", client=client)
+    assert again.certificate == done.certificate
+    assert again.run.summary["rows"] == 0
+
+
+def test_what_cannot_be_forgotten_is_refused(client: Client, tmp_path: Path) -> None:
+    run = trained(tmp_path, client, without=False, shuffle=False)
+    keys = tmp_path / "keys.parquet"
+    pq.write_table(pa.table({"who": KEYS, "name": ["x"] * 3}), keys)
+    empty, words = tmp_path / "empty.txt", tmp_path / "words.txt"
+    empty.write_text("\n")
+    words.write_text("anna\n")
+    out = tmp_path / "out"
+    with pytest.raises(DataError, match="lists no key"):
+        forget(run.run_url, out, empty, "who", client=client)
+    with pytest.raises(ParameterError, match="no values of the column"):
+        forget(run.run_url, out, words, "who", client=client)
+    with pytest.raises(DataError, match="cannot read keys"):
+        forget(run.run_url, out, keys, "whose", client=client)
+    with pytest.raises(DataError, match="has no column 'name'"):
+        forget(run.run_url, out, keys, "name", client=client)
+    file = tmp_path / "data/1.parquet"
+    file.rename(tmp_path / "elsewhere.parquet")
+    _, stderr = call(
+        "forget", run.run_url, out, "--keys", keys, "--key", "who", "--workers", 1, code=3
+    )
+    assert "1 are gone and 0 changed" in stderr
+    assert str(file) in stderr
