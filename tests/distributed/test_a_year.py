@@ -159,7 +159,7 @@ def test_a_table_that_is_compacted_and_expires(client: Client, tmp_path: Path) -
     assert MONTHS * HOURS * ROWS // 2 < alerts[0].values["row"] <= found.plan.n_rows
     assert found.metrics["drift"] is not None
     assert max(sizes.values()) <= 16  # disk: what was killed may leave a plan and two states
-    assert sizes[11] <= sizes[3]
+    assert sizes[11] <= sizes[3] + 2  # alerts came, and what a kill may leave for the next look
     assert n_files[10] <= 2 * HOURS + 2
     (state,) = found.plan.tables
     assert state.deleted == 9 * HOURS * ROWS  # of what was learned, and stays learned
