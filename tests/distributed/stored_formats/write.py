@@ -1,6 +1,6 @@
 """A run, a saved model and a pickle, as the version of dmondrian that is imported writes them.
 
-``python write.py FOLDER``, in an environment in which that version is installed; it needs nothing
+``python write.py FOLDER``, and again with ``others`` behind it for models of other algorithms, in an environment in which that version is installed; it needs nothing
 that came later than the first of them. `test_stored_formats.py` has how each folder was made.
 """
 
@@ -81,5 +81,42 @@ def main(folder: Path) -> None:
     np.save(folder / "probabilities.npy", classifier.predict_proba(X))
 
 
+OTHERS: dict[str, dict[str, Any]] = {
+    "MondrianForestClassifier": {"aggregation": "hierarchy"},
+    "MondrianForestRegressor": {"aggregation": "mean"},
+    "GeneralizedMondrianForestRegressor": {"loss": "huber"},
+    "OnlineRandomForestClassifier": {},
+    "MondrianKernelRegressor": {},
+    "MondrianDensity": {},
+}
+
+
+def labels_for(name: str, y: Any) -> tuple[Any, ...]:
+    """Return what an estimator is fitted to, besides rows."""
+    if name == "MondrianDensity":
+        return ()
+    return (y > 1.0,) if name.endswith("Classifier") else (y,)
+
+
+def answers(estimator: Any, X: Any) -> Any:
+    """Return what an estimator forecasts of rows."""
+    for method in ("score_samples", "predict_proba", "predict"):
+        if hasattr(estimator, method):
+            return np.ascontiguousarray(getattr(estimator, method)(X))
+    raise AssertionError(f"{estimator!r} forecasts nothing")
+
+
+def write_others(folder: Path) -> None:
+    """Save models of other algorithms, as far as a version has them."""
+    import dmondrian
+
+    X, y = (values[:24] for values in arrays())
+    for name, settings in OTHERS.items():
+        if hasattr(dmondrian, name):
+            estimator = getattr(dmondrian, name)(n_estimators=2, random_state=7, **settings)
+            estimator.fit(X, *labels_for(name, y)).save(folder / "others" / name)
+            np.save(folder / "others" / f"{name}.npy", answers(estimator, X))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    (write_others if sys.argv[2:] else main)(Path(sys.argv[1]).resolve())
