@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from dmondrian.checkpoint.held_out import NAME as HELD_OUT_NAME
+from dmondrian.checkpoint.kept_shares import names_of
 from dmondrian.checkpoint.opening import RUN_NAME
 from dmondrian.checkpoint.parts import Pieces, part_folder, pieces, tree_range
 from dmondrian.checkpoint.run import BLOBS, Run
@@ -93,8 +94,8 @@ def copied_pieces(run: Run) -> Pieces:
 def beside_shards(run: Run) -> Iterator[tuple[str, _Read]]:
     """Yield names of what a copy of a run has beside its shards and manifest, and what reads it."""
     batches = sorted(run.store.list(BATCHES))[-1:]  # it has the position of the source
-    plans = run.store.list(FOLDER)
-    for name in (PLAN_NAME, PLACES_NAME, *plans, *batches, HELD_OUT_NAME, RUN_NAME):
+    plans, shares = run.store.list(FOLDER), names_of(run)
+    for name in (PLAN_NAME, PLACES_NAME, *plans, *batches, *shares, HELD_OUT_NAME, RUN_NAME):
         if run.store.exists(name):  # a saved model has no plan, many runs no held-out data
             yield name, partial(run.store.get, name)
 

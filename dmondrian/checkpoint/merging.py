@@ -74,7 +74,7 @@ def merge(
         raise ParameterError(
             f"{sources[0].url} follows the stream: what its trees count was learned, row by row, "
             "from their own forecasts alone, not from those of other runs. Train one run of all "
-            "trees"
+            "trees, or add trees to one of them with `dmondrian grow`"
         )
     position = _common_position(sources)
     pairs = sorted(

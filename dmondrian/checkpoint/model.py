@@ -18,6 +18,7 @@ from dmondrian.checkpoint.parts import pieces
 from dmondrian.checkpoint.run import Run
 from dmondrian.checkpoint.stored_trees import Blob, load_trees, model_blobs, peek_blobs
 from dmondrian.checkpoint.summary import Summary, total
+from dmondrian.ensemble.settings.stored_parameters import follows_stream
 from dmondrian.errors import CheckpointError, CorruptError, FencedError
 
 if TYPE_CHECKING:
@@ -168,10 +169,13 @@ def look_at_model(url: str | os.PathLike[str]) -> tuple[list[Blob], dict[str, An
         n_trees = sum(int(one.run_json["n_estimators"]) for one, _ in found)
         about["n_estimators"] = n_trees
         about["estimator"] = {**about["estimator"], "n_estimators": n_trees}
-    # Metrics are those of the run without its parts.
+    # Metrics are those of the run without its parts, but where all trees are mixed by what they
+    # forecast: there the newest part has those of all.
+    newest = -1 if follows_stream(run.run_json.get("parameters", {})) else 0
     shards = {n: {"digest": blob.digest, "bytes": blob.n_bytes} for n, blob in enumerate(blobs)}
     forest = total([manifest.forest for _, manifest in found])
-    return blobs, about, replace(found[0][1], shards=shards, forest=forest)
+    manifest = replace(found[0][1], metrics=found[newest][1].metrics)
+    return blobs, about, replace(manifest, shards=shards, forest=forest)
 
 
 def known_trees(url: str | os.PathLike[str]) -> tuple[Trees, dict[str, Any], Manifest]:

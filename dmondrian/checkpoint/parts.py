@@ -19,10 +19,13 @@ from itertools import pairwise
 
 from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.run import Run
+from dmondrian.ensemble.settings.stored_parameters import follows_stream
 from dmondrian.errors import CheckpointError, CorruptError, ParameterError
 from dmondrian.store import open_store
 
 FOLDER = "growth"
+BESIDE = "beside"
+"""Entry of a part's run.json: ranges of the trees before it, where it follows the stream."""
 _PART = re.compile(rf"{FOLDER}/([0-9]{{6,9}})-([0-9]{{6,9}})/run\.json")
 
 Pieces = list[tuple[Run, Manifest]]
@@ -73,6 +76,31 @@ def parts_of(run: Run) -> list[Run]:
     return [Run.open(open_store(part_url(run, *range_))) for range_ in ranges]
 
 
+def runs_before(part: Run) -> list[Run]:
+    """Return the run that a part follows the stream with, and its parts before; of others none.
+
+    Raises
+    ------
+    CheckpointError
+        They are not there, or have other trees.
+    """
+    beside = part.run_json.get(BESIDE)
+    if beside is None:
+        return []
+    below = f"/{part_folder(*tree_range(part))}"
+    url = part.url.rstrip("/")
+    found: list[Run] = []
+    if url.endswith(below):
+        base = Run.open(open_store(url.removesuffix(below)))
+        found = [one for one in (base, *parts_of(base)) if tree_range(one) < tree_range(part)]
+    if [list(tree_range(one)) for one in found] != beside:
+        raise CheckpointError(
+            f"{part.url} was added to trees {str(beside)[:80]} of the run around its folder, which "
+            "are not there: move the whole run, not a part of it"
+        )
+    return found
+
+
 def is_whole(part: Run) -> bool:
     """Whether a part came to the end of the stream once, and so counts."""
     return newest_final(part) is not None
@@ -121,6 +149,8 @@ def pieces(run: Run) -> Pieces:
             )
         position = shared[-1]
     absent = [part for part, there in whole.items() if position not in there]
+    if absent and follows_stream(run.run_json["parameters"]):  # later ones were mixed with these
+        absent = [*whole][[*whole].index(absent[0]) :]
     for part in absent:
         first, stop = tree_range(part)
         warnings.warn(

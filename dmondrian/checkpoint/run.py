@@ -5,6 +5,7 @@
     run.json                     what was asked; create-only
     plan.parquet, plans/         the frozen stream, and what was appended; see `stream`
     blobs/<sha256>               the shards' states, named by their content
+    shares/<row>-<row>           what members forecast of these rows; see `kept_shares`
     manifests/<position>.json    the commits; create-only, written last
     attempts/<id>.json           hosts and times, which no other object holds
     alerts.json                  conditions that hold, alerts raised last; see `raised_alerts`

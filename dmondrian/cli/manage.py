@@ -33,7 +33,8 @@ def grow(arguments: argparse.Namespace, output: Output) -> int:
     trees = counted(arguments.n_estimators, "tree")
     output.text(f"{run.run_url} has {trees}\n  {summary_line(run.summary)}")
     if run.metrics:
-        title = f"the new trees alone ({metrics_title(run.metrics)}):\n"
+        whose = "all trees" if run.summary.get("learned") is not None else "the new trees alone"
+        title = f"{whose} ({metrics_title(run.metrics)}):\n"
         output.text(title + metrics_table(run.metrics, "  "))
     return 0
 

@@ -97,8 +97,10 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         predicted before its labels are known, as tables that are scored later, the rows of such a
         file. Labels that each come so many rows late are no blocks: learn rows when their labels
         are known, with a quarter of these rows as the delay, since what waits for its block
-        makes predictions older still. Trees younger than ``delay`` are not mixed; the longer it
-        is, the slower the weights move from the forest that never forgets.
+        makes predictions older still; or with 16 where rows near in time are no more alike than
+        others of their age: trees then learn at once, and weights from fresher predictions than
+        yours, which makes them too sure where such rows are alike. Trees younger than ``delay`` are
+        not mixed; the longer it is, the slower the weights move from the forest that never forgets.
         As text a length of time, "7 days", "12 h" or "90 s", or, for times that are numbers, a
         number as text: rows of so much time get their labels together, by the ``times`` that
         ``fit`` and ``partial_fit`` then take; see Notes.
@@ -216,11 +218,11 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     blocks of rows: the row at time T, the first row's T_0, is of block floor((T - T_0) / D), and
     rows of a block are learned when the first row of a later one comes, before that row is
     forecast. So labels are known between 0 and D after their row, all of a block at once; labels
-    that each come D late are no blocks: give a quarter of D. A row whose block is over, since later
-    ones came first, is of the open block, and counted in ``n_late_``. At most 32,768 rows may come
-    within D. What depends on the length of a delay, the ages that are mixed and how fast weights
-    move, takes the number of rows of the block before. A block of few rows costs as much as one of
-    dozens.
+    that each come D late are no blocks: give a quarter of D at most. A row whose block is over,
+    since later ones came first, is of the open block, and counted in ``n_late_``. At most 32,768
+    rows may come within D. What depends on the length of a delay, the ages that are mixed and how
+    fast weights move, takes the number of rows of the block before. A block of few rows costs as
+    much as one of dozens.
 
     Ctrl-C amid ``partial_fit`` waits for the end of at most 1,024 rows, or of a block whose labels
     came; a note of the ``KeyboardInterrupt`` has how many of the rows are learned, and the forest
@@ -245,8 +247,9 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
 
     A covering tree takes 16 MiB at most, so that a member is bounded, whatever the number of rows
     and classes: then its cells are split no more. ``nodes``, ``weighted_depth`` and
-    ``feature_importances_`` are of the trees that never forget. Such forests cannot be
-    exported to ONNX, merged or grown.
+    ``feature_importances_`` are of the trees that never forget. Such forests cannot be exported to
+    ONNX or merged; runs of them grow (:func:`dmondrian.distributed.grow`), forests fitted on arrays
+    do not: what the guard learned of each row is not kept in these.
 
     References
     ----------

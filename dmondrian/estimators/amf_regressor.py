@@ -115,7 +115,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     cells, times a factor: the mean of (y - forecast)^2 over the variance, of the last rows. So it
     follows noise that grows or falls, and is right on average over late rows, not at each place.
     ``calibrate`` is not needed. It has no quantiles; such forests cannot be exported to ONNX, as
-    weights of their mixture change with each row, nor merged or grown.
+    weights of their mixture change with each row, nor merged; runs of them grow.
 
     Boosted sets are born, fitted to kept rows and mixed as those of
     :class:`dmondrian.AMFClassifier`. A set has 100 rounds of one tree, with 20 rows in the smallest

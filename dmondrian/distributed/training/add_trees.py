@@ -2,7 +2,9 @@
 
 Relies on trees that depend on their number, the run's parameters and the stream alone. Promises
 that only the new trees are trained; that they equal, byte for byte, those of a run that had them
-from the start; and that the run is unchanged until they are finished.
+from the start; and that the run is unchanged until they are finished. The guard of a forest that
+follows its stream learns all rows anew, from what new members forecast and what the run has kept of
+the others (:mod:`dmondrian.checkpoint.kept_shares`).
 """
 
 from __future__ import annotations
@@ -15,8 +17,16 @@ from distributed import Client
 
 from dmondrian._text.wording import counted
 from dmondrian.checkpoint import Lease, Run
+from dmondrian.checkpoint.kept_shares import MOST_NUMBERS, KeptShares
 from dmondrian.checkpoint.opening import VERSIONS_KEY
-from dmondrian.checkpoint.parts import is_whole, open_whole, part_url, parts_of, tree_range
+from dmondrian.checkpoint.parts import (
+    BESIDE,
+    is_whole,
+    open_whole,
+    part_url,
+    parts_of,
+    tree_range,
+)
 from dmondrian.data import Plan, absent_files, place_beside, stored_plan
 from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.progress import Listener
@@ -64,13 +74,14 @@ def grow(
     Returns
     -------
     TrainedRun
-        Of the whole run; its metrics are those of the new trees alone. A calibrated run keeps the
-        calibration fitted to its first trees.
+        Of the whole run; its metrics are those of the new trees alone, and of all members where
+        they follow the stream. A calibrated run keeps the calibration fitted to its first trees.
 
     Raises
     ------
     ParameterError
-        The run has more trees already.
+        The run has more trees already, or follows the stream and has not kept what its members
+        forecast: it was begun by an earlier version, or has more than twelve classes.
     CheckpointError
         There is no run, or it is not finished.
     DataError
@@ -87,14 +98,6 @@ def grow(
         raise ParameterError(
             f"{base.url} is of {base.run_json['algorithm']}, whose trees are fitted together: new "
             "ones would change what the others learned. Train a run with more trees"
-        )
-    if follows_stream(base.run_json["parameters"]):
-        raise ParameterError(
-            f"{base.url} follows the stream: the weights by which its members are mixed were "
-            "learned, row by row, from the forecasts of them all, which are not kept, so that more "
-            "members would change these weights from the first row on. Train a run of "
-            f"{n_estimators} trees in another folder: its members will be those of this run and "
-            "the new ones"
         )
     with ExitStack() as stack:
         connect = Connection(stack, client, n_workers, threads)
@@ -117,7 +120,8 @@ def _grow(
     with Lease.take(base.store):  # of two concurrent calls, the second sees the part of the first
         _add_part(base, plan, n_estimators, n_shards)
     attempts = [finish(part, plan, options, connect) for part in parts_of(base)]
-    return TrainedRun(base.url, plan, attempts[-1].metrics, attempts[-1].summary)
+    newest = attempts[-1]
+    return TrainedRun(base.url, plan, newest.metrics, newest.summary | newest.rows_so_far)
 
 
 def finished_plan(base: Run) -> Plan:
@@ -178,6 +182,9 @@ def _add_part(base: Run, plan: Plan, n_estimators: int, n_shards: int | None) ->
             f"n_estimators is {n_estimators}, but {base.url} has {sum(sizes)} trees already (those "
             f"being trained counted); expected more{hint}"
         )
+    its_members_are_mixed = follows_stream(base.run_json["parameters"])
+    if its_members_are_mixed:
+        _check_shares(there, n_estimators)
     first, added = ranges[-1][1], n_estimators - sum(sizes)
     if n_shards is None:
         usual = sizes[0] / len(base.run_json["shards"])
@@ -190,4 +197,22 @@ def _add_part(base: Run, plan: Plan, n_estimators: int, n_shards: int | None) ->
         "shards": cut_trees(first, first + added, n_shards),
         "plan": plan.digest,
     }
+    if its_members_are_mixed:
+        about[BESIDE] = [list(one) for one in ranges]
     Run.create(part_url(base, first, first + added), about, plan.to_parquet())
+
+
+def _check_shares(there: list[Run], n_estimators: int) -> None:
+    """Refuse to add members to some that have not kept what they forecast of each row."""
+    newest = there[0].latest(verify=False)
+    guard = None if newest is None else newest.metrics.get("guard")
+    n_rows = guard.get("position") if isinstance(guard, dict) else None
+    if type(n_rows) is int and KeptShares(there).n_rows >= n_rows:
+        return
+    raise ParameterError(
+        f"{there[0].url} follows the stream: the weights by which its members are mixed are "
+        "learned from what they all forecast, row by row. This run has not kept that: an earlier "
+        f"version of dmondrian began it, or a row has more than {MOST_NUMBERS} numbers, as of more "
+        f"than twelve classes. Train a run of {n_estimators} trees in another folder: its members "
+        "will be those of this run and the new ones"
+    )

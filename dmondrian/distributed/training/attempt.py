@@ -20,7 +20,14 @@ from typing import Any
 from distributed import Client
 
 from dmondrian.checkpoint import Lease, Manifest, Run
-from dmondrian.checkpoint.parts import parts_of
+from dmondrian.checkpoint.kept_shares import (
+    MOST_NUMBERS,
+    KeptShares,
+    SharesWriter,
+    covered,
+    pieces_of,
+)
+from dmondrian.checkpoint.parts import parts_of, runs_before
 from dmondrian.checkpoint.pruning import LEAST
 from dmondrian.data import Plan, places_of
 from dmondrian.distributed.cluster.alerts import Alerts, values_of
@@ -249,6 +256,7 @@ class Attempt:
         self.units = self._cut(position)
         settled = sum(unit.stop <= position for unit in self.units)
         self._summarise(position, 0.0, None)
+        guard, before = self._guard(metrics.get("guard")), runs_before(self.run)
         return Ledger(
             self.units,
             len(self.run.run_json["shards"]),
@@ -259,18 +267,36 @@ class Attempt:
             settled,
             self.parameters,
             self._sortedness(),
-            self._guard(metrics.get("guard")),
+            guard,
+            self._writer(guard),
+            KeptShares(before) if before else None,
         )
 
     def _guard(self, stored: Any) -> Guard | None:
-        """Return the guard of a forest that follows the stream, as a checkpoint has it."""
+        """Return the guard of a forest that follows the stream, as a checkpoint has it.
+
+        It is of the members of the runs that this one adds to as well.
+        """
         if not self.parameters.follows_stream:
             return None
-        ranges = self.run.run_json["shards"]
-        guard = Guard(self.parameters, chain.from_iterable(range(*one) for one in ranges))
+        runs = (*runs_before(self.run), self.run)
+        ranges = [range(*one) for run in runs for one in run.run_json["shards"]]
+        guard = Guard(self.parameters, chain.from_iterable(ranges))
         if stored is not None:
             guard.take_json(stored)
         return guard
+
+    def _writer(self, guard: Guard | None) -> SharesWriter | None:
+        """Return what keeps the members' forecasts, so that members can be added later.
+
+        None where a row has too many numbers, or rows before are not there: an earlier version
+        began the run.
+        """
+        if guard is None or share_width(self.parameters) > MOST_NUMBERS:
+            return None
+        if guard.position and covered(pieces_of(self.run)) < guard.position:
+            return None
+        return SharesWriter(self.run, guard.position)
 
     def _sortedness(self) -> Sortedness | None:
         """Return the detector of a sorted target; None if there is no target, or it is known."""

@@ -715,6 +715,8 @@ class Coordinator:
 
     def _commit(self, position: int, saved: Saved, summary: Summary | None) -> None:
         self._lease.check()
+        if self._ledger.writer is not None:
+            self._ledger.writer.write()
         self.manifest = self._run.commit(
             position,
             saved,

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian.checkpoint.kept_shares import KeptShares, SharesWriter
 from dmondrian.checkpoint.summary import Summary, total
 from dmondrian.distributed.metrics.drift_test import drift_advice, drift_in_words
 from dmondrian.distributed.metrics.progressive import WORSE, Progressive
@@ -79,6 +80,10 @@ class Ledger:
         Receives the targets.
     guard : Guard or None
         Of a forest that follows the stream, as it was after the units settled before.
+    writer : SharesWriter or None
+        Takes what the members of this run forecast, for members that are added later.
+    others : KeptShares or None
+        What members of other runs forecast, with which these are one forest.
     """
 
     def __init__(
@@ -93,12 +98,16 @@ class Ledger:
         parameters: ForestParameters,
         sortedness: Sortedness | None = None,
         guard: Guard | None = None,
+        writer: SharesWriter | None = None,
+        others: KeptShares | None = None,
     ) -> None:
         self.units = units
         self.settled = settled
         self.progressive = progressive
         self.calibration = calibration
         self.guard = guard
+        self.writer = writer
+        self._others = others
         self.counts = dict(counts)
         self.summary: Summary | None = None  # of the trees saved with the last settled unit
         self._n_shards = n_shards
@@ -325,13 +334,24 @@ class Ledger:
         weights = np.empty(0) if w is None else w[kept]
         times = None if blocks[0].times is None else blocks[0].times[kept]
         start, found, n_rows = guard.position, [], int(np.count_nonzero(kept))
+        noted = {
+            start + part.stop: np.concatenate([block.ages[start + part.stop] for block in blocks])
+            for part, is_mark in cut_at_marks(start, n_rows)
+            if is_mark
+        }
+        if self.writer is not None:
+            self.writer.add(shares, noted)
+        if self._others is not None and n_rows:
+            shares = added([*self._others.of(start, n_rows), shares])
+            noted = {
+                at: np.concatenate([self._others.ages_at(at), its]) for at, its in noted.items()
+            }
         for part, is_mark in cut_at_marks(start, n_rows):
             own = {key: whole[part] for key, whole in shares.items()}
             of_part = None if times is None else times[part]
             found.append(guard.mix_and_step(own, y[kept][part], weights[part], of_part))
             if is_mark and self.progressive is not None:
-                of_members = np.concatenate([block.ages[start + part.stop] for block in blocks])
-                shares_now = guard.age_shares(of_members)
+                shares_now = guard.age_shares(noted[start + part.stop])
                 self.progressive.ages.add(start + part.stop, shares_now.tolist())
         self._note_late(guard)
         k, n_classes = self._parameters.n_outputs, self._parameters.n_classes

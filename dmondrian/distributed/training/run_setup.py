@@ -19,7 +19,6 @@ from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, as_asked, asks_the_same, extend_plan, make_plan
 from dmondrian.distributed.training.job_difference import job_differences
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
-from dmondrian.ensemble.settings.stored_parameters import follows_stream
 from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, ParameterError
 from dmondrian.store import open_store
 
@@ -146,7 +145,7 @@ def prepare_run(
                 "in:" + "".join(f"\n  {line}" for line in lines) + "\nChoose another folder, or "
                 "take the settings back to go on with that run."
             )
-        if n_trees > there["n_estimators"] and not follows_stream(there["parameters"]):
+        if n_trees > there["n_estimators"]:
             text += f" To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
         raise CheckpointError(text) from None
 

@@ -306,7 +306,9 @@ def bring_to_end(
         summary = added(other.summary, summary)
     summary |= attempts[0].rows_so_far
     known = {} if validation is None else validation.report()
-    return TrainedRun(run.url, plan, attempts[0].metrics, summary, known)
+    # Members that were added to a forest that follows its stream are scored with all others.
+    newest = attempts[-1 if attempts[0].parameters.follows_stream else 0]
+    return TrainedRun(run.url, plan, newest.metrics, summary, known)
 
 
 def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

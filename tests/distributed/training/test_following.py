@@ -19,9 +19,11 @@ from distributed import Client
 
 from dmondrian import AMFClassifier, AMFRegressor, load
 from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.checkpoint import Manifest, Run
+from dmondrian.checkpoint import Manifest, Run, kept_shares
+from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.merging import merge
-from dmondrian.checkpoint.model import look_at_model
+from dmondrian.checkpoint.model import known_trees, look_at_model
+from dmondrian.checkpoint.parts import parts_of, runs_before
 from dmondrian.checkpoint.stored_trees import load_trees
 from dmondrian.distributed import TrainedRun, evaluate, grow, predict_proba, score, train
 from dmondrian.distributed.scoring.model_info import open_model
@@ -336,18 +338,86 @@ def test_numbers_are_followed_with_their_deviation(
     assert 0.85 < measured["coverage_90"] < 0.99
 
 
-def test_more_trees_and_other_runs_are_refused_with_what_to_do(
+@pytest.mark.usefixtures("talkative")
+def test_members_that_are_added_are_those_of_a_run_that_had_them_from_the_start(
     run: TrainedRun, fit: Fit, adult: Path, client: Client, tmp_path: Path
 ) -> None:
+    """In two turns, the first stopped in the middle; by shards and checkpoints of other sizes."""
+    full = fit("full", estimator=following(8, **settings_of(run)), n_shards=2)
+    folder = tmp_path / "grown"
+    shutil.copytree(run.run_url, folder)
+    with pytest.raises(StopError):
+        grow(folder, 7, client=client, checkpoint_every=500, n_shards=1, progress=stop_after(1000))
+    (part,) = parts_of(Run.open(folder))
+    assert 0 < part.manifests()[-1] < ROWS
+    assert state_of(load(folder)) == state_of(run.to_local())
+    grown = grow(folder, 7, client=client, checkpoint_every=700, n_shards=1)
+    assert grown.summary["resumed_at"] >= 1000
+    grown = grow(folder, 8, client=client)
+    assert state_of(load(folder)) == state_of(full.to_local())
+    assert grown.metrics == full.metrics
+    assert digests(folder) == digests(run)  # of the members that were there
+    assert known_trees(folder)[0].n_trees == 8
+    assert evaluate(folder, adult, client=client) == evaluate(full.run_url, adult, client=client)
+    assert grow(folder, 8, client=client).summary["rows"] == 0
+    copied = copy_model(folder, tmp_path / "copy")
+    assert state_of(load(copied.url)) == state_of(full.to_local())
+    if delay_of(run) == 1:
+        return
+    table = pq.read_table(adult / "part-0.parquet").slice(0, 700)
+    more = shutil.copytree(adult, tmp_path / "more")
+    pq.write_table(table, more / "part-2.parquet")
+    options: dict[str, Any] = {"target": "income", "client": client}
+    longer = train(following(8, **settings_of(run)), more, run=full.run_url, **options)
+    again = train(following(5, **settings_of(run)), more, run=copied.url, **options)
+    assert state_of(load(copied.url)) == state_of(longer.to_local())
+    assert again.metrics == longer.metrics
+
+
+def test_members_are_not_added_to_those_whose_forecasts_are_gone(
+    run: TrainedRun, fit: Fit, adult: Path, client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "without"
+    shutil.copytree(run.run_url, folder)
+    for name in kept_shares.names_of(Run.open(folder))[1:2]:
+        (folder / name).unlink()
     with pytest.raises(ParameterError, match=r"follows the stream.*run of 9 trees"):
-        grow(run.run_url, 9, client=client)
+        grow(folder, 9, client=client)
+    assert not parts_of(Run.open(folder))
     other = fit("other", estimator=following(2, **settings_of(run)), first_tree=5)
     with pytest.raises(ParameterError, match="follows the stream"):
         merge([run.run_url, other.run_url], tmp_path / "merged")
-    with pytest.raises(CheckpointError, match="another job") as result:
+    with pytest.raises(CheckpointError, match=r"(?s)another job.*grow .* --n-estimators 6"):
         train(following(6, **settings_of(run)), adult, target="income", run=run.run_url,
               client=client)  # fmt: skip
-    assert "grow" not in str(result.value)
+
+
+def test_a_part_without_the_run_around_it_is_refused(
+    run: TrainedRun, client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "grown"
+    shutil.copytree(run.run_url, folder)
+    grow(folder, 6, client=client)
+    (part,) = parts_of(Run.open(folder))
+    alone = tmp_path / "alone"
+    shutil.copytree(part.url, alone)
+    with pytest.raises(CheckpointError, match="move the whole run"):
+        runs_before(Run.open(alone))
+    with pytest.raises((CheckpointError, CorruptError)):
+        load(alone)
+
+
+def test_what_many_classes_forecast_is_not_kept(
+    adult: Path, client: Client, tmp_path: Path
+) -> None:
+    table = pq.read_table(adult / "part-0.parquet").slice(0, 600)
+    ages = pa.array([f"{age % 13}" for age in table["age"].to_pylist()])
+    pq.write_table(table.set_column(0, "class", ages), tmp_path / "rows.parquet")
+    done = train(following(2), tmp_path / "rows.parquet", target="class", run=tmp_path / "run",
+                 client=client)  # fmt: skip
+    assert kept_shares.names_of(Run.open(done.run_url)) == []
+    with pytest.raises(ParameterError, match="twelve classes"):
+        grow(done.run_url, 3, client=client)
 
 
 def test_a_manifest_whose_guard_is_of_other_rows_is_refused(run: TrainedRun) -> None:
