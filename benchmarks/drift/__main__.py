@@ -32,6 +32,7 @@ from benchmarks.drift.learners import (
     LEARNERS,
     OWN,
     Learner,
+    is_asked,
     parameters_of,
     why_not,
 )
@@ -60,7 +61,7 @@ def forecasts_of(
     if learner.kind == OWN:
         options |= {"parameters": json.dumps(parameters_of(learner, *arrival))}
         options |= {"warm_rows": WARM_ROWS}
-    if learner.in_calls and (arrival.delay == 1 or arrival.in_blocks):
+    if learner.in_calls:
         options |= {"in_calls": True}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.npz"
@@ -114,6 +115,8 @@ def run(args: argparse.Namespace) -> list[str]:
         for name in wanted:
             most = LEARNERS[name].most_columns
             if most is not None and rows.X.shape[1] > most:
+                continue
+            if not is_asked(LEARNERS[name], *arrival):
                 continue
             about = f"{stream}, {arrival}, {name}"
             try:

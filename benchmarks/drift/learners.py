@@ -35,8 +35,12 @@ class Learner(NamedTuple):
     most_columns
         Streams with more are left out: it would take too long.
     in_calls
-        It forecasts and learns many rows in a call, where labels come at once or in blocks; what
-        it forecasts is what it would have row by row, at a fraction of the time.
+        It forecasts and learns many rows in a call; what it forecasts is what it would have row by
+        row, at a fraction of the time.
+    most_waiting
+        Rows of a block at most, where labels come late: what is known waits for fewer others, and
+        weights are learned from fresher forecasts than those that count. It is run where this makes
+        a difference.
     """
 
     kind: str
@@ -45,6 +49,7 @@ class Learner(NamedTuple):
     parameters: dict[str, Any] = {}  # noqa: RUF012 - never written to
     most_columns: int | None = None
     in_calls: bool = False
+    most_waiting: int | None = None
 
 
 DELAY = "the delay of the stream"
@@ -55,6 +60,8 @@ LEARNERS: dict[str, Learner] = {
     "AMF calibrated 10": Learner(OWN, "dmondrian", 10, {"calibrate": True}),
     "AMF follow 10": Learner(OWN, "dmondrian", 10, FOLLOW, in_calls=True),
     "AMF boosted 10": Learner(OWN, "dmondrian", 10, BOOSTED, in_calls=True),
+    "AMF follow 10 in 16s": Learner(OWN, "dmondrian", 10, FOLLOW, in_calls=True, most_waiting=16),
+    "AMF boosted 10 in 16s": Learner(OWN, "dmondrian", 10, BOOSTED, in_calls=True, most_waiting=16),
     "AMF follow 4": Learner(OWN, "dmondrian", 4, FOLLOW, in_calls=True),
     "CapyMOA ARF 10": Learner(PEER, "capymoa_arf"),
     "CapyMOA SRP 10": Learner(PEER, "capymoa_srp"),
@@ -71,11 +78,16 @@ def parameters_of(learner: Learner, delay: int, in_blocks: bool) -> dict[str, An
     """Return the parameters of an estimator of this package on a stream of this delay.
 
     Where labels each come so many rows late, forests that follow the stream take them in blocks of
-    a quarter as many, as their docstring advises.
+    a quarter as many, as their docstring advises, or of fewer.
     """
-    delay = delay if in_blocks else max(1, delay // 4)
+    delay = delay if in_blocks else min(max(1, delay // 4), learner.most_waiting or delay)
     own = learner.parameters.items()
     return {name: delay if value is DELAY else value for name, value in own}
+
+
+def is_asked(learner: Learner, delay: int, in_blocks: bool) -> bool:
+    """Return whether a learner is another where labels are this late than without its bound."""
+    return learner.most_waiting is None or (not in_blocks and delay // 4 > learner.most_waiting)
 
 
 def why_not(learner: Learner, peers: str | Path | None) -> str | None:

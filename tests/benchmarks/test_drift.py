@@ -17,7 +17,7 @@ from scipy.stats import ttest_rel
 from benchmarks.drift import __main__ as script
 from benchmarks.drift import learners, page, streams
 from benchmarks.drift.blocks import BLOCK, FLOOR, difference, scores
-from benchmarks.drift.learners import BASELINES, LEARNERS, Learner, parameters_of, why_not
+from benchmarks.drift.learners import BASELINES, LEARNERS, Learner, is_asked, parameters_of, why_not
 from benchmarks.drift.streams import ARRIVALS, STREAMS, Arrival, load
 from benchmarks.peers import worker
 from benchmarks.records import Records
@@ -217,6 +217,20 @@ def test_forecasts_of_calls_are_those_of_single_rows(at: Arrival) -> None:
     assert set(times) == {"calls_cpu_seconds", "peak_mib"}
 
 
+@pytest.mark.parametrize(("late", "size"), [(8, 2), (30, 16), (80, 16), (95, 16), (5, 5)])
+def test_forecasts_of_calls_are_those_of_single_rows_whose_labels_come_late(
+    late: int, size: int
+) -> None:
+    rows = load("SEA", None, 90)
+    args = _own(delay=late, parameters=json.dumps({"drift": "follow", "delay": size}))
+    _, one_by_one, _ = worker.prequential(args, rows.X, rows.y, rows.X[:1], 2)
+    args.in_calls = True
+    _, in_calls, times = worker.prequential(args, rows.X, rows.y, rows.X[:1], 2)
+    assert in_calls == pytest.approx(one_by_one, abs=1e-12)
+    assert (in_calls == 0.5).all() == (late + size > len(rows.y))
+    assert set(times) == {"calls_cpu_seconds", "peak_mib"}
+
+
 def test_rows_that_all_wait_for_their_block_have_no_forecast() -> None:
     class Waits:
         forest_ = Namespace(position=0)
@@ -294,6 +308,14 @@ def test_the_delay_of_the_stream_is_that_of_the_forest() -> None:
     follow = LEARNERS["AMF follow 10"]
     assert parameters_of(follow, 64, True) == {"drift": "follow", "delay": 64}
     assert parameters_of(follow, 64, False) == {"drift": "follow", "delay": 16}
+    assert parameters_of(follow, 1024, False) == {"drift": "follow", "delay": 256}
+    soon = LEARNERS["AMF follow 10 in 16s"]
+    assert parameters_of(soon, 1024, False) == {"drift": "follow", "delay": 16}
+    assert parameters_of(soon, 1024, True) == {"drift": "follow", "delay": 1024}
+    asked = [(1, False), (64, False), (1024, False), (1024, True)]
+    assert [is_asked(soon, *at) for at in asked] == [False, False, True, False]
+    assert all(is_asked(follow, *at) for at in asked)
+    assert parameters_of(follow, 8, False) == {"drift": "follow", "delay": 2}
     assert parameters_of(follow, 1, False) == {"drift": "follow", "delay": 1}
     assert parameters_of(LEARNERS["AMF calibrated 10"], 64, False) == {"calibrate": True}
 
