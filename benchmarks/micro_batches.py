@@ -1,0 +1,166 @@
+"""Micro-batches: memory of `dmondrian.distributed.follow`, and seconds until rows are durable.
+
+A process follows a folder to which a file of 100 rows (10 columns of numbers and a class) comes
+each time that the one before was learned, by a rename. The forest has a bound of nodes, so memory
+that grows is not the forest's; coordinator and worker are threads of this one process.
+
+    python -m benchmarks.micro_batches
+
+Memory is what of the process lies in memory, after each look. Seconds are from the last change of
+a file to the checkpoint that has its rows: the wait for the next look, at most ``--interval``, is
+in them, and so is the delay of the file's name behind its last change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.pages import Number, Page, publish, single
+from benchmarks.records import RESULTS, Records, table
+
+ROWS, COLUMNS = 100, 10
+PARTS = 10  # of the looks, in the table
+
+
+def put_file(folder: Path, number: int) -> None:
+    """Bring a file of rows, as a whole."""
+    draws = np.random.default_rng(number)
+    X = draws.normal(size=(ROWS, COLUMNS))
+    columns = {f"x{j}": X[:, j] for j in range(COLUMNS)}
+    rows = pa.table({**columns, "label": X[:, 0] + X[:, 1] * X[:, 2] > 0.0})
+    pq.write_table(rows, folder / "coming")
+    (folder / "coming").rename(folder / f"{number:06d}.parquet")
+
+
+def resident_bytes() -> int:
+    """Return the bytes of this process that lie in memory."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def follow_files(folder: Path, n: int, trees: int, interval: float) -> list[tuple[int, float]]:
+    """Follow n files; return memory and seconds of each look."""
+    from distributed import Client, LocalCluster
+
+    from dmondrian import AMFClassifier
+    from dmondrian.distributed import Learned, follow
+
+    looks: list[tuple[int, float]] = []
+
+    def learned(one: Learned) -> None:
+        looks.append((resident_bytes(), one.lag or 0.0))
+        if len(looks) == n:
+            os.kill(os.getpid(), signal.SIGINT)  # as a user ends it
+            return
+        (folder / "data" / f"{len(looks) - 2:06d}.parquet").unlink(missing_ok=True)  # expired
+        put_file(folder / "data", len(looks))
+
+    (folder / "data").mkdir()
+    put_file(folder / "data", 0)
+    forest = AMFClassifier(
+        n_estimators=trees, random_state=0, alpha=0.5, charge_opening=False, feature_scales=None,
+        max_nodes=500,
+    )  # fmt: skip
+    threads: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
+    with LocalCluster(**threads, dashboard_address=None) as cluster, Client(cluster) as client:
+        follow(
+            forest, folder / "data", target="label", run=folder / "run", interval=interval,
+            on_learned=learned, client=client,
+        )  # fmt: skip
+    return looks
+
+
+def report(records: Records) -> str:
+    """Markdown: a row per tenth of the looks."""
+    rows = [
+        [
+            f"{record['last']:,}",
+            f"{record['resident'] / 2**20:.0f}",
+            f"{record['seconds']:.2f}",
+            f"{record['longest']:.2f}",
+        ]
+        for record in records
+    ]
+    return table(["looks", "MiB at the last", "seconds, median", "seconds, longest"], rows)
+
+
+def _ordered(records: Records) -> list[dict[str, Any]]:
+    return sorted(records, key=lambda record: record["last"])
+
+
+def growth(records: Records) -> Number:
+    """Return how many MiB memory grew from the second part of the looks to the last one."""
+    second, last = _ordered(records)[1], _ordered(records)[-1]
+    return single((last["resident"] - second["resident"]) / 2**20, ".0f", last)
+
+
+def seconds(records: Records) -> Number:
+    """Return the median seconds until rows were durable, of the last part of the looks."""
+    last = _ordered(records)[-1]
+    return single(last["seconds"], ".2f", last)
+
+
+def longest(records: Records) -> Number:
+    """Return the longest of all."""
+    record = max(records, key=lambda one: one["longest"])
+    return single(record["longest"], ".2f", record)
+
+
+PAGE = Page(
+    title="Micro-batches",
+    question="Does memory grow while a run follows small files, and how soon are their rows"
+    " durable?",
+    identity=("last", "cpu"),
+    body=report,
+    numbers={"growth": growth, "seconds": seconds, "longest": longest},
+    sentences=(
+        "From the second tenth of the looks to the last one memory grew by {growth} MiB.",
+        "In the last tenth rows were durable {seconds} seconds (median) after their file was"
+        " written, and the longest of all took {longest}.",
+        "A run keeps the list of its files, so a look takes a little longer the more there were.",
+    ),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batches", type=int, default=1000)
+    parser.add_argument("--trees", type=int, default=4)
+    parser.add_argument("--interval", type=float, default=0.1, help="seconds between two looks")
+    parser.add_argument("--out", type=Path, default=RESULTS / "micro_batches.json")
+    args = parser.parse_args()
+    records = Records(args.out, PAGE.identity, fresh=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        looks = follow_files(Path(name), args.batches, args.trees, args.interval)
+    size = max(1, len(looks) // PARTS)
+    for first in range(0, len(looks) - size + 1, size):
+        part = looks[first : first + size]
+        lags = [lag for _, lag in part]
+        records.add(
+            {
+                "last": first + size,
+                "resident": part[-1][0],
+                "seconds": float(np.median(lags)),
+                "longest": max(lags),
+                "all_seconds": time.monotonic() - began,
+            }
+        )
+    print(f"{len(looks):,} looks in {time.monotonic() - began:.0f} seconds")
+    publish("micro_batches", records)
+
+
+if __name__ == "__main__":
+    main()
