@@ -17,7 +17,7 @@ import argparse
 import os
 import signal
 import tempfile
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.pages import Number, Page, publish, single
-from benchmarks.records import RESULTS, Records, table
+from benchmarks.records import table
 
 ROWS, COLUMNS = 100, 10
 PARTS = 10  # of the looks, in the table
@@ -72,7 +71,10 @@ def follow_files(folder: Path, n: int, trees: int, interval: float) -> list[tupl
         max_nodes=500,
     )  # fmt: skip
     threads: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
-    with LocalCluster(**threads, dashboard_address=None) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(**threads, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
         follow(
             forest, folder / "data", target="label", run=folder / "run", interval=interval,
             on_learned=learned, client=client,
@@ -80,56 +82,21 @@ def follow_files(folder: Path, n: int, trees: int, interval: float) -> list[tupl
     return looks
 
 
-def report(records: Records) -> str:
+def report(looks: Sequence[tuple[int, float]]) -> str:
     """Markdown: a row per tenth of the looks."""
-    rows = [
-        [
-            f"{record['last']:,}",
-            f"{record['resident'] / 2**20:.0f}",
-            f"{record['seconds']:.2f}",
-            f"{record['longest']:.2f}",
-        ]
-        for record in records
-    ]
+    size, rows = max(1, len(looks) // PARTS), []
+    for first in range(0, len(looks) - size + 1, size):
+        part = looks[first : first + size]
+        seconds = [lag for _, lag in part]
+        rows.append(
+            [
+                f"{first + size:,}",
+                f"{part[-1][0] / 2**20:.0f}",
+                f"{np.median(seconds):.2f}",
+                f"{max(seconds):.2f}",
+            ]
+        )
     return table(["looks", "MiB at the last", "seconds, median", "seconds, longest"], rows)
-
-
-def _ordered(records: Records) -> list[dict[str, Any]]:
-    return sorted(records, key=lambda record: record["last"])
-
-
-def growth(records: Records) -> Number:
-    """Return how many MiB memory grew from the second part of the looks to the last one."""
-    second, last = _ordered(records)[1], _ordered(records)[-1]
-    return single((last["resident"] - second["resident"]) / 2**20, ".0f", last)
-
-
-def seconds(records: Records) -> Number:
-    """Return the median seconds until rows were durable, of the last part of the looks."""
-    last = _ordered(records)[-1]
-    return single(last["seconds"], ".2f", last)
-
-
-def longest(records: Records) -> Number:
-    """Return the longest of all."""
-    record = max(records, key=lambda one: one["longest"])
-    return single(record["longest"], ".2f", record)
-
-
-PAGE = Page(
-    title="Micro-batches",
-    question="Does memory grow while a run follows small files, and how soon are their rows"
-    " durable?",
-    identity=("last", "cpu"),
-    body=report,
-    numbers={"growth": growth, "seconds": seconds, "longest": longest},
-    sentences=(
-        "From the second tenth of the looks to the last one memory grew by {growth} MiB.",
-        "In the last tenth rows were durable {seconds} seconds (median) after their file was"
-        " written, and the longest of all took {longest}.",
-        "A run keeps the list of its files, so a look takes a little longer the more there were.",
-    ),
-)
 
 
 def main() -> None:
@@ -139,27 +106,10 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--trees", type=int, default=4)
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between two looks")
-    parser.add_argument("--out", type=Path, default=RESULTS / "micro_batches.json")
     args = parser.parse_args()
-    records = Records(args.out, PAGE.identity, fresh=True)
-    began = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         looks = follow_files(Path(name), args.batches, args.trees, args.interval)
-    size = max(1, len(looks) // PARTS)
-    for first in range(0, len(looks) - size + 1, size):
-        part = looks[first : first + size]
-        lags = [lag for _, lag in part]
-        records.add(
-            {
-                "last": first + size,
-                "resident": part[-1][0],
-                "seconds": float(np.median(lags)),
-                "longest": max(lags),
-                "all_seconds": time.monotonic() - began,
-            }
-        )
-    print(f"{len(looks):,} looks in {time.monotonic() - began:.0f} seconds")
-    publish("micro_batches", records)
+    print(report(looks))
 
 
 if __name__ == "__main__":

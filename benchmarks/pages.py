@@ -23,7 +23,10 @@ from benchmarks.__main__ import RUNS
 from benchmarks.records import MACHINE, REPORTS, RESULTS, Records, show_tables, table
 
 # Scripts without a page, and why.
-WITHOUT_PAGE = {"history": "asv keeps and draws its own results"}
+WITHOUT_PAGE = {
+    "history": "asv keeps and draws its own results",
+    "micro_batches": "it prints its table",
+}
 # Pages of a script that has several, with the command for each.
 COMMANDS = {
     "figures": "python -m benchmarks.figures --data data m17",
@@ -78,7 +81,8 @@ class Page(NamedTuple):
 
 def names() -> list[str]:
     """Return the names of all scripts that have a page."""
-    return list(dict.fromkeys([*(run.script for run in RUNS), *COMMANDS]))
+    scripts = [run.script for run in RUNS if run.script not in WITHOUT_PAGE]
+    return list(dict.fromkeys([*scripts, *COMMANDS]))
 
 
 def page_of(name: str) -> Page:

@@ -1,8 +1,8 @@
 """A run, a saved model and a pickle, as the version of dmondrian that is imported writes them.
 
-``python write.py FOLDER``, and again with ``others`` behind it for models of other algorithms, in an
-environment in which that version is installed; it needs nothing that came later than the first of
-them. `test_stored_formats.py` has how each folder was made.
+``python write.py FOLDER``, and again with ``others`` behind it for models of other algorithms, in
+an environment in which that version is installed; it needs nothing that came later than the first
+of them. `test_stored_formats.py` has how each folder was made.
 """
 
 from __future__ import annotations
