@@ -32,7 +32,7 @@ LIBRARIES = {
     "llvmlite": "_numba",
     "obstore": "store",
     "pyarrow": "checkpoint",
-    "sklearn": "estimators",
+    "sklearn": "data",
     "joblib": "estimators",
     "onnx": "export",
     "dask": "distributed",

@@ -14,6 +14,7 @@ KEYS: dict[str, dict[str, tuple[str, ...]]] = {
         "target": ("label", "labels", "y", "target_column", "label_column", "class", "outcome"),
         "exclude": ("drop", "ignore", "drop_columns", "skip", "exclude_columns"),
         "categorical": ("categories", "categorical_features", "cat_features"),
+        "text": ("texts", "text_columns", "text_column", "words"),
         "weight": ("weights", "sample_weight", "sample_weights", "weight_column"),
         "seed": ("random_state", *_SEEDS),
     },

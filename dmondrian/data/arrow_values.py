@@ -21,7 +21,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-NUMBER, TIME, CATEGORY = "number", "time", "category"
+NUMBER, TIME, CATEGORY, TEXT = "number", "time", "category", "text"
 MICROS_PER_DAY = 86_400_000_000
 MOST_MICROS = 2**63 - 1  # of a time; 2**63 would be its negative, which NumPy reads as no time
 # Microseconds in each unit of a time; nanoseconds are cut to whole microseconds.

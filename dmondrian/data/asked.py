@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dmondrian.data.arrow_values import CATEGORY
+from dmondrian.data.arrow_values import CATEGORY, TEXT
 from dmondrian.data.make import asked_text, given_options, option_defaults
 from dmondrian.data.plan import Plan
 from dmondrian.data.schema import Column
@@ -43,6 +43,8 @@ def as_asked(first: Plan, options: Mapping[str, Any]) -> Plan:
     excluded, categories = asked["exclude"], asked["categorical"]
     columns = [
         _as_asked(column, column.name in categories, asked["max_categories"])
+        if column.kind != TEXT and column.name not in asked["text"]
+        else _as_text(column, asked)
         for column in first.schema.columns
         if column.name not in excluded
     ]
@@ -74,6 +76,14 @@ def as_asked(first: Plan, options: Mapping[str, Any]) -> Plan:
 
 
 _EXCLUDED = "excluded"  # why a column is left out
+
+
+def _as_text(column: Column, asked: Mapping[str, Any]) -> Column:
+    """Return a column as a text, or as none, as options ask for."""
+    if column.name not in asked["text"]:
+        return replace(column, kind=CATEGORY, hashed=())
+    hashed = asked["text_features"], asked["text_words"]
+    return replace(column, kind=TEXT, levels=(), n_distinct=0, hashed=hashed)
 
 
 def _as_asked(column: Column, is_category: bool, most: int) -> Column:

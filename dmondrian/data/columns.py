@@ -15,7 +15,7 @@ from datetime import date, datetime
 import pyarrow as pa
 
 from dmondrian._text.wording import counted
-from dmondrian.data.arrow_values import CATEGORY, NUMBER, TIME, is_bytes, kind_of
+from dmondrian.data.arrow_values import CATEGORY, NUMBER, TEXT, TIME, is_bytes, kind_of
 from dmondrian.data.footers import Footer
 from dmondrian.data.plan import PartitionValue
 from dmondrian.data.schema import Column, Schema
@@ -40,7 +40,7 @@ class Draft:
     """A column before its values are known."""
 
     name: str
-    kind: str  # "number", "time" or "category"
+    kind: str  # "number", "time", "category" or "text"
     type: pa.DataType  # in the first file that knows it
     is_floating: bool = False  # some file stores it as floats, so NaN may hide in it
 
@@ -55,7 +55,7 @@ def partition_types(
     """
     kinds: dict[str, pa.DataType] = {}
     columns = () if schema is None else schema.columns
-    texts = {one.name for one in columns if one.kind == CATEGORY and "string" in one.type}
+    texts = {one.name for one in columns if one.kind in (CATEGORY, TEXT) and "string" in one.type}
     typed = {key: kind for file in files for key, kind in file.types}
     for key in partition_keys(files):
         if key in typed:
@@ -108,13 +108,15 @@ def choose_columns(
     skip: Iterable[str],
     categorical: Iterable[str],
     index: Iterable[str] = (),
+    texts: Iterable[str] = (),
 ) -> tuple[dict[str, Draft], list[tuple[str, str]]]:
     """Return drafts of the columns to use, and the columns left out, with the reason.
 
     The first file decides which columns there are; columns in `skip` are ignored, and those in
     `index` are left out, whether all files have them or not.
     """
-    skipped, as_category = set(skip), set(categorical)
+    skipped = set(skip)
+    asked = dict.fromkeys(categorical, CATEGORY) | dict.fromkeys(texts, TEXT)
     drafts: dict[str, Draft] = {}
     left_out = [
         (name, "two columns of the file have this name")
@@ -133,7 +135,7 @@ def choose_columns(
     for name in {**footers[0].types, **partitions}:
         if name in skipped or name in repeated:
             continue
-        draft = _draft(name, footers, partitions.get(name), name in as_category)
+        draft = _draft(name, footers, partitions.get(name), asked.get(name))
         if isinstance(draft, str):
             left_out.append((name, draft))
         else:
@@ -160,7 +162,7 @@ def kind_of_times(
     SchemaError
         It has neither times, dates nor numbers, or differs between files.
     """
-    draft = _draft(name, footers, partitions.get(name), False)
+    draft = _draft(name, footers, partitions.get(name), None)
     if isinstance(draft, str):
         raise DataError(f"the time {name!r} cannot be used: {draft}")
     if draft.kind not in (NUMBER, TIME) or str(draft.type).startswith(_NO_TIMES):
@@ -266,7 +268,7 @@ def check_kept(keep: Iterable[str], footers: Sequence[Footer]) -> None:
 
 
 def _draft(
-    name: str, footers: Sequence[Footer], partition: pa.DataType | None, as_category: bool
+    name: str, footers: Sequence[Footer], partition: pa.DataType | None, asked: str | None
 ) -> Draft | str:
     found: list[tuple[Footer, pa.DataType]] = []
     for footer in footers:
@@ -283,7 +285,7 @@ def _draft(
     if not typed:
         return "all null"
     first, type_ = typed[0]
-    kinds = [_kind(type_, as_category) for _, type_ in typed]
+    kinds = [_kind(type_, asked) for _, type_ in typed]
     for (footer, other), kind in zip(typed, kinds, strict=True):
         if kind[0] != kinds[0][0]:
             raise SchemaError(
@@ -291,16 +293,23 @@ def _draft(
                 f"{footer.file.uri}: expected one kind of type; convert it, put its name in "
                 "`exclude`, or in `categorical`"
             )
+    if asked == TEXT and kinds[0][0] != TEXT:
+        raise SchemaError(
+            f"the text {name!r} is {type_} in {first.file.uri}: expected strings; take its name "
+            "out of `text`, or convert it"
+        )
     if kinds[0][0] is None:
         return kinds[0][1]
     floating = any(pa.types.is_floating(other) for _, other in typed)
     return Draft(name, kinds[0][0], type_, floating)
 
 
-def _kind(type_: pa.DataType, as_category: bool) -> tuple[str | None, str]:
+def _kind(type_: pa.DataType, asked: str | None) -> tuple[str | None, str]:
     kind, why = kind_of(type_)
-    if as_category and (kind is not None or is_bytes(type_)):
+    if asked == CATEGORY and (kind is not None or is_bytes(type_)):
         return CATEGORY, ""
+    if asked == TEXT and (kind == CATEGORY or is_bytes(type_)):
+        return TEXT, ""
     return kind, why
 
 
@@ -308,6 +317,8 @@ def _fits(column: Column, type_: pa.DataType) -> bool:
     if pa.types.is_null(type_):
         return True
     kind, _ = kind_of(type_)
+    if column.kind == TEXT:
+        return kind == CATEGORY or is_bytes(type_)
     if column.kind != CATEGORY:
         return kind == column.kind
     was_text = column.type.startswith(("string", "large_string", "dictionary", "string_view"))

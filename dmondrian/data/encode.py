@@ -35,6 +35,7 @@ from dmondrian.data.arrow_values import (
 from dmondrian.data.schema import Column, Schema
 from dmondrian.data.tables import Where
 from dmondrian.data.target import as_labels
+from dmondrian.data.text_words import word_features
 from dmondrian.errors import DataError
 
 FARTHEST = 1e6  # limit of encoded numbers, in training ranges
@@ -216,9 +217,9 @@ def _encode(
     counts: Counts,
     where: Where,
 ) -> None:
-    """Encode one column, numbers and times in tiles; a category whole, to look up levels once."""
+    """Encode one column, numbers and times in tiles; others whole, to look at each text once."""
     n, encode = features.shape[1], _ENCODERS[column.kind]
-    if column.kind == "category":
+    if column.kind in ("category", "text"):
         encode(schema, column, data, features, counts, where)
         return
     data = flatten(data)
@@ -292,6 +293,19 @@ def _encode_category(
     _count(counts, event, column, int((numbers == len(column.levels)).sum()))
     if not column.has_nulls:
         _count(counts, "null", column, n_null)
+
+
+def _encode_text(
+    schema: Schema, column: Column, data: pa.Array, features: Matrix, counts: Counts, where: Where
+) -> None:
+    texts, codes = as_texts(data)
+    n_features, longest = column.hashed
+    starts, words = word_features(texts, n_features, longest)
+    rows = np.flatnonzero(codes >= 0)
+    sizes = np.diff(starts)[codes[rows]]
+    first = np.repeat(starts[codes[rows]] - np.cumsum(sizes) + sizes, sizes)
+    features[words[first + np.arange(len(first))], np.repeat(rows, sizes)] = 1.0 / n_features
+    _mark_nulls(column, None if len(rows) == len(codes) else codes < 0, features, counts)
 
 
 def level_numbers(column: Column, data: pa.ChunkedArray | pa.Array) -> IntArray:
@@ -414,4 +428,5 @@ _ENCODERS: dict[str, Callable[[Schema, Column, pa.Array, Matrix, Counts, Where],
     "number": _encode_number,
     "time": _encode_time,
     "category": _encode_category,
+    "text": _encode_text,
 }

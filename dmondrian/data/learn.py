@@ -15,10 +15,18 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from dmondrian.data.arrow_values import CATEGORY, MICROS_PER_DAY, NUMBER, TIME
+from dmondrian.data.arrow_values import CATEGORY, MICROS_PER_DAY, NUMBER, TEXT, TIME
 from dmondrian.data.columns import Draft
 from dmondrian.data.footers import Bounds, Footer
-from dmondrian.data.scan import MAX_DISTINCT, CategoryScan, NumberScan, Scan, TimeScan, scan
+from dmondrian.data.scan import (
+    MAX_DISTINCT,
+    CategoryScan,
+    NumberScan,
+    Scan,
+    TextScan,
+    TimeScan,
+    scan,
+)
 from dmondrian.data.schema import Column, Label, Schema
 from dmondrian.data.target import (
     MIN_GROUP,
@@ -82,6 +90,7 @@ class Learner:
         infinite: str,
         null_target: str,
         shuffle: bool,
+        hashed: tuple[int, int],
     ) -> tuple[Schema, Findings]:
         """Scan the columns that need it; return the schema and the findings."""
         features = {
@@ -96,7 +105,7 @@ class Learner:
         scans = scan(self._footers, self._partitions, makers, sampled, SAMPLE_ROWS)
         columns = []
         for name, draft in features.items():
-            made = self._make_column(draft, scans.get(name), max_categories, infinite)
+            made = self._make_column(draft, scans.get(name), max_categories, infinite, hashed)
             if isinstance(made, str):
                 self._left_out.append((name, made))
             else:
@@ -131,6 +140,8 @@ class Learner:
         for name, draft in features.items():
             if draft.kind == CATEGORY:
                 whole[name] = CategoryScan
+            elif draft.kind == TEXT:
+                whole[name] = TextScan
             elif draft.kind == NUMBER:
                 bounds = self._merged(name)
                 if bounds is None or not (math.isfinite(bounds[0]) and math.isfinite(bounds[1])):
@@ -197,9 +208,19 @@ class Learner:
         return (lower, upper, nulls) if lower <= upper else None
 
     def _make_column(
-        self, draft: Draft, found: Scan | None, max_categories: int, infinite: str
+        self,
+        draft: Draft,
+        found: Scan | None,
+        max_categories: int,
+        infinite: str,
+        hashed: tuple[int, int],
     ) -> Column | str:
         """Return the column, or the reason why it is left out."""
+        if isinstance(found, TextScan):
+            if not found.has_words:
+                return "no text has a word"
+            nulls = found.nulls > 0
+            return Column(draft.name, TEXT, str(draft.type), has_nulls=nulls, hashed=hashed)
         if isinstance(found, CategoryScan):
             return self._category_column(draft, found, max_categories)
         if draft.kind == TIME:

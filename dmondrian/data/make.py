@@ -36,6 +36,7 @@ from dmondrian.data.paths import check_paths
 from dmondrian.data.plan import Group, Plan, TableState, arrange, arrange_mixed, mixed_note
 from dmondrian.data.schema import Label, Schema
 from dmondrian.data.source import Source, SourceFile, partition_keys
+from dmondrian.data.text_words import LONGEST_RUN, MOST_FEATURES
 from dmondrian.errors import DataError, ParameterError
 
 
@@ -64,6 +65,9 @@ def make_plan(
     task: str = "classification",
     exclude: Iterable[str] = (),
     categorical: Iterable[str] = (),
+    text: Iterable[str] = (),
+    text_features: int = 256,
+    text_words: int = 1,
     weight: str | None = None,
     time: str | None = None,
     shuffle: bool = False,
@@ -89,6 +93,13 @@ def make_plan(
         Columns not to use.
     categorical : iterable of str
         Columns to treat as categories whatever their type (strings and dictionaries always are).
+    text : iterable of str
+        Columns of strings whose words are features, each by its presence in the row: words are
+        hashed, so that new ones may come for ever (Weinberger et al., 2009).
+    text_features : int
+        Features of each text, 2 to 4096; words that share one are not told apart.
+    text_words : int
+        1 to 3; with 2, two words in a row are a feature too.
     weight : str, optional
         Column of row weights, finite and not negative.
     time : str, optional
@@ -135,11 +146,14 @@ def make_plan(
     given = given_options(locals())
     exclude, categorical = given.get("exclude", ()), given.get("categorical", ())
     include = given.get("include", ())
+    text = given.get("text", ())
     options: dict[str, Any] = {"task": task, "infinite": infinite, "null_target": null_target}
     _check_options(options, seed, max_categories)
+    hashed = _checked_hashing(text_features, text_words)
     footers, notes, tables = footers_of(source, True, among, CONTENT_BYTES)
     partitions = partition_types([footer.file for footer in footers])
     excluded, categories = _names(exclude, "exclude"), _names(categorical, "categorical")
+    texts = _names(text, "text")
     included = None if include is None else _names(include, "include")
     index = dict.fromkeys(name for footer in footers for name in footer.index)
     known = [*footers[0].types, *footers[0].repeated, *partitions]
@@ -148,6 +162,7 @@ def make_plan(
         "target": [] if target is None else [target],
         "exclude": excluded,
         "categorical": categories,
+        "text": texts,
         "weight": [] if weight is None else [weight],
         "time": [] if time is None else [time],
     }
@@ -157,6 +172,11 @@ def make_plan(
         check_once((target, weight, time), footer)
     if target is not None and target in (*excluded, weight):
         raise ParameterError(f"the target {target!r} is also given as excluded or as the weight")
+    if both := sorted({*texts} & {*categories, target, weight, time}):
+        raise ParameterError(
+            f"the column {both[0]!r} is given as `text`, and as categorical, target, weight or "
+            "time: leave one of both out"
+        )
     if time is not None and time in (target, weight):
         raise ParameterError(f"the time {time!r} is also given as the target or the weight")
     if time is not None and shuffle:
@@ -166,13 +186,16 @@ def make_plan(
         )
     if included is not None:
         _check_included(included, index, excluded)
-    used = [name for name in index if included is None or name in {*included, *categories}]
+    wanted = {*(included or ()), *categories, *texts}
+    used = [name for name in index if included is None or name in wanted]
     spare = [name for name in index if name not in (*used, target, weight, time)]
-    drafts, left_out = choose_columns(footers, partitions, excluded, categories, spare)
+    drafts, left_out = choose_columns(footers, partitions, excluded, categories, spare, texts)
     for footer in footers:
         check_plain((*drafts, target, weight, time), footer)
     learner = Learner(footers, partitions, drafts, left_out, target, weight)
-    schema, found = learner.learn(max_categories, classes, shuffle=shuffle, **options)
+    schema, found = learner.learn(
+        max_categories, classes, shuffle=shuffle, hashed=hashed, **options
+    )
     if time is not None:
         schema = replace(schema, time=time, time_kind=kind_of_times(time, footers, partitions))
     groups = groups_of(footers, partitions)
@@ -273,6 +296,18 @@ def _check_options(options: dict[str, Any], seed: int, max_categories: int) -> N
         raise ParameterError(f"max_categories must be an integer, got {max_categories!r}")
     if max_categories < 1:
         raise ParameterError(f"max_categories must be at least 1, got {max_categories}")
+
+
+def _checked_hashing(n_features: int, longest: int) -> tuple[int, int]:
+    """Return how the words of texts are hashed, or refuse it."""
+    for name, value, least, most in (
+        ("text_features", n_features, 2, MOST_FEATURES),
+        ("text_words", longest, 1, LONGEST_RUN),
+    ):
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not is_whole or not least <= value <= most:
+            raise ParameterError(f"{name} must be an integer in [{least}, {most}], got {value!r}")
+    return n_features, longest
 
 
 def _left_out_notes(schema: Schema) -> list[str]:

@@ -24,6 +24,7 @@ from dmondrian.data.chunks import JOINED_ROWS, Chunk, join
 from dmondrian.data.columns import partition_array, partition_values
 from dmondrian.data.footers import Footer, first_line, open_parquet, read_columns
 from dmondrian.data.tables import Column, Columns, Where, joined
+from dmondrian.data.text_words import word_features
 from dmondrian.errors import DataError
 
 JOINED_VALUES = 2**20
@@ -143,6 +144,25 @@ class CategoryScan:
         if self.is_overfull or len(self.counts) > MAX_DISTINCT:
             self.is_overfull = True
             self.counts = Counter()
+
+
+@dataclass
+class TextScan:
+    """Nulls of a text column, and whether any text has a word."""
+
+    nulls: int = 0
+    has_words: bool = False
+
+    def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
+        """Add the next rows."""
+        texts, codes = as_texts(column)
+        self.nulls += int((codes < 0).sum())
+        self.has_words = self.has_words or bool(len(word_features(texts, 2, 1)[1]))
+
+    def merge(self, other: TextScan) -> None:
+        """Merge the scan of later rows."""
+        self.nulls += other.nulls
+        self.has_words = self.has_words or other.has_words
 
 
 class Scan(Protocol):

@@ -13,6 +13,8 @@ How columns become features:
   proportion to their ranges: with indicators of 1 a column of 42 countries would be split 42
   times as often as an age. So each source column, number or category, has total range 1
   (held-out losses of adult are in benchmarks/reports/encoding.md);
+* text: one feature per hash of its words (``name~0`` to ``name~255``, by default); 0, or one over
+  their number, for the same reason (:mod:`dmondrian.data.text_words`);
 * time: ``name`` (linear, scaled like a number), ``name.hour`` (fraction of the day passed),
   ``name.weekday`` (Monday 0, Sunday 1) and ``name.month`` (January 0, December 1), all in UTC;
   parts that do not vary in the training data are left out;
@@ -46,7 +48,7 @@ class Column:
     """One column that is read, and how it is encoded."""
 
     name: str
-    kind: str  # "number", "time" or "category"
+    kind: str  # "number", "time", "category" or "text"
     type: str  # Arrow type in the first training file
     lower: float | None = None  # least training value (time: microseconds since 1970)
     upper: float | None = None  # greatest training value
@@ -54,12 +56,14 @@ class Column:
     levels: tuple[str, ...] = ()  # levels of a category, sorted
     n_distinct: int = 0  # distinct values of a category in training, rarer ones included
     has_nulls: bool = False  # whether the column has an indicator for null
+    hashed: tuple[int, ...] = ()  # of a text: its features, words of the longest run that is one
 
     @property
     def width(self) -> int:
         """Number of features this column makes."""
         n_levels = len(self.levels) + 1 if self.kind == "category" else 0
-        return len(self.parts) + n_levels + int(self.has_nulls)
+        n_words = self.hashed[0] if self.kind == "text" else 0
+        return len(self.parts) + n_levels + n_words + int(self.has_nulls)
 
     @property
     def level_value(self) -> float:
@@ -77,6 +81,8 @@ class Column:
                 plain = level not in (NULL_LEVEL, OTHER_LEVEL)
                 yield f"{self.name}={level}" if plain else f"{self.name}={level!r}"
             yield f"{self.name}={OTHER_LEVEL}"
+        if self.kind == "text":
+            yield from (f"{self.name}~{number}" for number in range(self.hashed[0]))
         if self.has_nulls:
             yield f"{self.name}={NULL_LEVEL}"
 
@@ -151,6 +157,7 @@ class Schema:
                 key: list(value) if isinstance(value, tuple) else value
                 for key in _FIELDS
                 for value in (getattr(column, key),)
+                if key != "hashed" or value  # earlier versions had no texts
             }
             for column in self.columns
         ]
@@ -191,6 +198,7 @@ class Schema:
                         **column,
                         "parts": tuple(column["parts"]),
                         "levels": tuple(column["levels"]),
+                        "hashed": tuple(column.get("hashed", ())),
                     }
                 )
                 for column in data["columns"]
@@ -294,7 +302,11 @@ def _check(schema: Schema) -> None:
 def _check_column(column: Column) -> None:
     name, bounds = column.name, (column.lower, column.upper)
     _expect(isinstance(name, str), "name", name)
-    _expect(column.kind in ("number", "time", "category"), f"kind of {name!r}", column.kind)
+    kinds = ("number", "time", "category", "text")
+    _expect(column.kind in kinds, f"kind of {name!r}", column.kind)
+    are_counts = all(type(number) is int and number >= 1 for number in column.hashed)
+    is_hashed = are_counts and len(column.hashed) == 2 * (column.kind == "text")
+    _expect(is_hashed, f"features of the words of {name!r}", column.hashed)
     _expect(isinstance(column.type, str), f"type of {name!r}", column.type)
     _expect(all(b is None or _is_number(b) for b in bounds), f"bounds of {name!r}", bounds)
     is_known = all(isinstance(part, str) and part in PARTS for part in column.parts)
@@ -324,6 +336,10 @@ def describe_encoding(column: Column) -> str:
     if column.kind == "category":
         shown = ", ".join(column.levels[:4]) + (", ..." if len(column.levels) > 4 else "")
         return f"{counted(len(column.levels), 'level')} ({shown}) and other{null}"
+    if column.kind == "text":
+        longest = column.hashed[1]
+        runs = f" and of runs of up to {longest}" if longest > 1 else ""
+        return f"{counted(column.hashed[0], 'hash', 'hashes')} of words{runs}{null}"
     if column.lower is None or column.upper is None or not column.parts:
         return "null indicator only (the value is constant)"
     if column.kind == "time":

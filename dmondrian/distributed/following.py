@@ -314,7 +314,7 @@ def _joining(
             "'key' and 'out', and 'rows' if it is wanted"
         )
     check_paths(labels["data"], IN_MEMORY)
-    for name in ("include", "categorical", "weight", "time"):
+    for name in ("include", "categorical", "text", "weight", "time"):
         value = plan_options.get(name)
         if labels["key"] in ([value] if isinstance(value, str) else value or ()):
             raise ParameterError(

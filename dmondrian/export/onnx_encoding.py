@@ -39,6 +39,11 @@ def add_columns(graph: Graph, schema: Schema) -> str:
             "0, has the empty name '', and an input of ONNX needs a name: rename it in the data "
             "and train again, or export with columns=False (on the command line --encoded)"
         )
+    if texts := [column.name for column in schema.columns if column.kind == "text"]:
+        raise ParameterError(
+            f"the words of {texts[0]!r} are hashed, which ONNX has no operator for: export with "
+            "columns=False (on the command line --encoded), for features that are encoded before"
+        )
     features = [part for column in schema.columns for part in _column(graph, schema, column)]
     return graph.add("Concat", *features, axis=1)
 

@@ -85,6 +85,8 @@ def values_of(column: Column) -> list[Any]:
     """Return values of a column to show: evenly over the range of the training data, or levels."""
     if column.kind == "category":
         return list(column.levels[:_MOST_LEVELS])
+    if column.kind == "text":
+        return []  # a hash has no word to show
     low, high = column.lower, column.upper
     if low is None or high is None or not math.isfinite(high - low):
         return []

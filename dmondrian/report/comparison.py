@@ -18,6 +18,7 @@ from typing import Any
 
 from dmondrian._text.wording import counted
 from dmondrian.data import Column, common_rows
+from dmondrian.data.schema import describe_encoding
 from dmondrian.distributed.metrics.curve import NAMES
 from dmondrian.errors import ParameterError
 from dmondrian.prequential.forecast_lag import delay_in_words
@@ -218,6 +219,8 @@ def _encoding(column: Column) -> str:
     nulls = ", nulls" if column.has_nulls else ""
     if column.kind == "category":
         return f"category of {counted(len(column.levels), 'level')}{nulls}"
+    if column.kind == "text":
+        return f"text, {describe_encoding(column)}"
     return f"{column.kind}, {column.lower:g} to {column.upper:g}{nulls}" if (
         column.kind == "number" and column.lower is not None and column.upper is not None
     ) else f"{column.kind}{nulls}"  # fmt: skip

@@ -84,6 +84,10 @@ def _data(schema: Schema, plan: Plan | None, target: str | None) -> dict[str, An
         table["shuffle"], table["seed"] = (True, plan.seed) if plan.shuffle else (None, None)
     levels = [column for column in schema.columns if column.kind == "category"]
     table["categorical"] = [c.name for c in levels if not c.type.startswith(_TEXTS)] or None
+    texts = [column for column in schema.columns if column.kind == "text"]
+    if texts:
+        table["text"] = [column.name for column in texts]
+        table["text_features"], table["text_words"] = texts[0].hashed
     cut = [len(column.levels) for column in levels if column.n_distinct > len(column.levels)]
     most = max(cut or [len(column.levels) for column in levels], default=0)
     if most > _MOST_LEVELS or (cut and most != _MOST_LEVELS):

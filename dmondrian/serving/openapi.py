@@ -153,6 +153,8 @@ def _value(column: Column | None) -> dict[str, Any]:
         return {"type": ["number", "boolean", "null"]}
     if column.kind == "time":
         return {"type": ["string", "null"], "format": "date-time"}
+    if column.kind == "text":
+        return {"type": ["string", "null"]}
     if column.kind == "category":
         return {"type": ["string", "number", "boolean", "null"]}
     return {"type": ["number", "boolean", "null"]}

@@ -314,7 +314,9 @@ class ColumnReader:
                 kind = pa.timestamp("us", "UTC" if "tz=" in column.type else None)
                 self._makes[column.name] = _times(column.name, kind)
             else:
-                self._simple[column.name] = _TEXT if column.kind == "category" else _NUMBER
+                self._simple[column.name] = (
+                    _TEXT if column.kind in ("category", "text") else _NUMBER
+                )
 
     def signature(self, ask: Ask) -> tuple[Any, ...] | None:
         """Return what asks share whose rows may be read as one table; None if only alone.

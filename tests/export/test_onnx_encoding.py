@@ -105,6 +105,11 @@ def test_a_column_named_as_an_output_is_refused() -> None:
         graph.output(label, "label", np.float32, 1)
 
 
+def test_texts_are_refused_where_they_would_be_encoded() -> None:
+    with pytest.raises(ParameterError, match=r"the words of 'c' are hashed.*columns=False"):
+        add_columns(Graph(), Schema((Column("c", "text", "string", hashed=(8, 1)),)))
+
+
 def test_a_column_without_a_name_is_refused_and_can_be_left_encoded(tmp_path: Path) -> None:
     rows = pa.table([np.linspace(0, 1, 50), np.arange(50.0), ["a", "b"] * 25], ["x", "", "y"])
     pq.write_table(rows, tmp_path / "rows.parquet")

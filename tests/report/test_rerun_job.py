@@ -48,6 +48,7 @@ def written(folder: Path, name: str, seed: int) -> None:
     y = [None if k == 5 else bool(x[k] > 0.5) for k in range(n)]
     table = {
         "x": x, "code": draw.integers(0, 9, n), "text": draw.choice(list("abcdef"), n),
+        "words": draw.choice(["one two", "two three", "four"], n),
         "secret": draw.random(n), "weight": draw.integers(0, 3, n).astype(float), "y": y,
     }  # fmt: skip
     rows = pa.table({**table, "row": range(n)})
@@ -73,7 +74,8 @@ def test_of_all_that_shapes_a_stream(client, tmp_path) -> None:
         forest(n_estimators=3), tmp_path / "*.parquet", target="y", run=tmp_path / "run",
         client=client, weight="weight", exclude=["secret"], include=["row"], categorical=["code"],
         shuffle=True, seed=7, max_categories=4, infinite="clip", null_target="drop",
-        classes=[False, True], first_tree=5, n_shards=2, progressive=False,
+        classes=[False, True], first_tree=5, n_shards=2, progressive=False, text=["words"],
+        text_features=8, text_words=2,
     )  # fmt: skip
     job = tomllib.loads(job_of(gather(run.run_url)))
     assert job["data"]["path"] == [str(tmp_path / f"{number}.parquet") for number in range(3)]

@@ -7,11 +7,12 @@ consequences; and nothing for differences that no key makes, such as other files
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dmondrian.data import Column, Plan
-from dmondrian.data.arrow_values import CATEGORY
+from dmondrian.data.arrow_values import CATEGORY, TEXT
 
 _NOTHING = object()  # the value of a key unknown to that version
 _LONGEST = 120  # characters of a value
@@ -74,10 +75,16 @@ def _data(then: Plan, now: Plan) -> _Pairs:
 def _columns(then: Mapping[str, Column], now: Mapping[str, Column]) -> _Pairs:
     """Yield keys, or columns of the data, whose change made columns be encoded differently."""
     both = [(own, now[name]) for name, own in then.items() if name in now]
-    categories = [name for name in then if name in now and then[name].kind != now[name].kind]
-    if categories:
-        a, b = ([n for n in categories if own[n].kind == CATEGORY] for own in (then, now))
-        yield "[data] categorical", a, b
+    kinds = [(own.name, own.kind, other.kind) for own, other in both if own.kind != other.kind]
+    texts = [(name, a, b) for name, a, b in kinds if TEXT in (a, b)]
+    if categories := [change for change in kinds if change not in texts]:
+        yield "[data] categorical", *_named(categories, CATEGORY)
+    if texts:
+        yield "[data] text", *_named(texts, TEXT)
+    hashed = next(((a.hashed, b.hashed) for a, b in both if a.kind == b.kind == TEXT), None)
+    if hashed is not None:
+        for at, name in enumerate(("text_features", "text_words")):
+            yield f"[data] {name}", hashed[0][at], hashed[1][at]
     cut = [
         (len(a.levels), len(b.levels))
         for a, b in both
@@ -90,9 +97,17 @@ def _columns(then: Mapping[str, Column], now: Mapping[str, Column]) -> _Pairs:
         for own, other in both
         if own.kind == other.kind and (own.n_distinct != other.n_distinct or not cut)
     ]
-    changed = [(own, other) for own, other in others if own != other]
+    changed = [(a, b) for a, b in others if replace(a, hashed=b.hashed) != b]
     for own, other in changed[:_MOST_COLUMNS]:
         yield f"the data, in the column {own.name!r}", _values(own), _values(other)
+
+
+def _named(changes: Sequence[tuple[str, str, str]], kind: str) -> tuple[list[str], list[str]]:
+    """Return the columns that were of a kind, and those that are."""
+    return (
+        [name for name, before, _ in changes if before == kind],
+        [name for name, _, after in changes if after == kind],
+    )
 
 
 def _run(there: Mapping[str, Any], own: Mapping[str, Any]) -> _Pairs:

@@ -25,6 +25,7 @@ def fit(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Fit:
     draw = np.random.default_rng(0)
     rows = pd.DataFrame({
         "x": draw.random(N), "whole": draw.integers(0, 9, N),
+        "words": np.array(["one two", "two"])[draw.integers(0, 2, N)],
         "kind": np.array(list("abcdefgh"))[draw.integers(0, 8, N)],
         "w": np.ones(N), "z": draw.integers(0, 2, N), "y": draw.integers(0, 2, N),
     })  # fmt: skip
@@ -56,6 +57,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "[data] exclude: [] there, ['whole', 'x'] here": {"exclude": ["x", "whole"]},
     "[data] include: [] there, ['row'] here": {"include": ["row"]},
     "[data] categorical: [] there, ['whole'] here": {"categorical": ["whole"]},
+    "[data] text: [] there, ['words'] here": {"text": ["words"]},
     "[data] weight: None there, 'w' here": {"weight": "w"},
     "[data] shuffle: False there, True here": {"shuffle": True},
     "[data] max_categories: 8 there, 3 here": {"max_categories": 3},
