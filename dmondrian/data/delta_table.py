@@ -107,6 +107,11 @@ def open_table(location: str, version: int | None = None) -> DeltaTable:
     import deltalake
     from deltalake.exceptions import DeltaError
 
+    if not hasattr(deltalake.DeltaTable, "deletion_vectors"):
+        raise MissingPackageError(
+            f"deltalake {deltalake.__version__} does not list deletion vectors: reading the Delta "
+            f"table {location} needs 1.5 or newer, which `pip install 'dmondrian[lake]'` brings"
+        )
     try:
         table = deltalake.DeltaTable(
             _address(location), version=version, storage_options=_options(location)

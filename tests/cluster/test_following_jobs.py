@@ -26,6 +26,15 @@ from tests.distributed.conftest import (
 
 NAMES = [name for name in FORESTS if "following" in name]
 
+# Each of these numbers of workers for some jobs, all for all if DMONDRIAN_THOROUGH=1.
+WORKERS = [1, 2, 5]
+CASES = [
+    (name, n_workers)
+    for at, name in enumerate(NAMES)
+    for n_workers in WORKERS
+    if n_workers == WORKERS[at % 3] or os.environ.get("DMONDRIAN_THOROUGH") == "1"
+]
+
 KILLED = {  # workers of each job that loses one
     "amf-classifier, following": 2,
     "amf-classifier, following in blocks": 5,
@@ -60,8 +69,7 @@ def job(file: Path, name: str, **options: Any) -> str:
     return digest_of(run.to_local(), rows_of(name)[0])
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("n_workers", [1, 2, 5])
+@pytest.mark.parametrize(("name", "n_workers"), CASES)
 def test_digests_do_not_depend_on_workers(tmp_path: Path, name: str, n_workers: int) -> None:
     with worker_threads(n_workers) as (_, client):
         found = job(write(tmp_path, name), name, client=client)
