@@ -97,7 +97,7 @@ def make_plan(
         Columns of strings whose words are features, each by its presence in the row: words are
         hashed, so that new ones may come for ever (Weinberger et al., 2009).
     text_features : int
-        Features of each text, 2 to 4096; words that share one are not told apart.
+        Features of each text, 2 to 4096; words of one hash share one.
     text_words : int
         1 to 3; with 2, two words in a row are a feature too.
     weight : str, optional
