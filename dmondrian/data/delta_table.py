@@ -35,7 +35,7 @@ from dmondrian.data.source import (
     stamp_of,
 )
 from dmondrian.data.web import is_web
-from dmondrian.errors import DataError, PlanError
+from dmondrian.errors import DataError, MissingPackageError, PlanError
 
 LOG = "_delta_log"
 _VERSION = re.compile(r"(?P<table>.+)@v(?P<version>\d+)", re.DOTALL)
