@@ -1,0 +1,45 @@
+"""The notebooks run, have no outputs stored, and are listed in the manual."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+PROJECT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((PROJECT / "jobs/notebooks").glob("*.ipynb"))
+
+
+def test_outputs_are_stripped() -> None:
+    assert len(NOTEBOOKS) == 5
+    for path in NOTEBOOKS:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        assert notebook.cells[0].cell_type == "markdown"
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                assert (cell.outputs, cell.execution_count) == ([], None), path.name
+
+
+def test_the_manual_lists_them() -> None:
+    page = (PROJECT / "jobs/manual/notebooks.md").read_text()
+    listed = re.findall(r"\(\.\./notebooks/(\w+)\.ipynb\)", page)
+    assert sorted(listed) == [path.stem for path in NOTEBOOKS]
+
+
+@pytest.mark.slow
+def test_they_run(tmp_path: Path) -> None:
+    """All of them in one kernel, whose names are forgotten between two: imports are most of it."""
+    joint = nbformat.v4.new_notebook()
+    for path in NOTEBOOKS:
+        cells = nbformat.read(path, as_version=4).cells
+        joint.cells += [cell for cell in cells if cell.cell_type == "code"]
+        joint.cells.append(nbformat.v4.new_code_cell("%reset -f"))
+    client = NotebookClient(joint, timeout=300, kernel_name="python3")
+    client.execute(cwd=str(tmp_path))
+    shown = [cell.outputs for cell in joint.cells if "Display" in cell.source]
+    pictures = [out for outputs in shown for out in outputs if "image/png" in out.get("data", {})]
+    assert len(pictures) >= 5
