@@ -296,9 +296,15 @@ def _prepared(
     try:
         if not all(ask.n for ask in asks):
             raise DataError("there are no rows: expected at least one")
-        table = reader.table(asks)
-        X = model.rows(table)
-        own = model.frames.numbers(table) if keeps_rows else None
+        own: np.ndarray | None = None
+        if model.takes_numbers and reader.signature(asks[0]) is not None:
+            own = reader.matrix(asks)
+        if own is not None:
+            X = own = model.checked(own)
+        else:
+            table = reader.table(asks)
+            X = model.rows(table)
+            own = model.frames.numbers(table) if keeps_rows else None
     except Exception as error:  # noqa: BLE001  # the sender gets it, whatever it is
         if len(asks) == 1:
             return [error]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dmondrian._text.wording import counted
@@ -355,6 +356,20 @@ class ColumnReader:
                 values = [value for ask in asks for value in ask.columns[name]]
             arrays.append(self._array(name, values))
         return pa.Table.from_arrays(arrays, list(asks[0].columns))
+
+    def matrix(self, asks: Sequence[Ask]) -> np.ndarray | None:
+        """Return the rows of asks whose columns are all numbers, float32 [n, d].
+
+        They are those of `table` as the estimator takes them: it makes float64 of such columns, and
+        float32 of these. None for integers that are beyond them, which a table refuses in words.
+        """
+        columns = [[value for ask in asks for value in ask.columns[name]]
+                   for name in asks[0].columns]  # fmt: skip
+        try:
+            with np.errstate(over="ignore"):  # infinities are refused
+                return np.ascontiguousarray(np.array(columns, np.float64).T, np.float32)
+        except (OverflowError, TypeError, ValueError):
+            return None
 
     def _array(self, name: str, values: Sequence[Any]) -> pa.Array:
         try:

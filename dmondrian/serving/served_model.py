@@ -25,7 +25,7 @@ from dmondrian.data.score_columns import (
     summing,
 )
 from dmondrian.errors import ParameterError
-from dmondrian.estimators.single_row import of_features
+from dmondrian.estimators.single_row import of_features, plain_rows
 from dmondrian.frames import FrameModel
 from dmondrian.uncertainty.temperature_scaling import tells_labels
 
@@ -114,6 +114,11 @@ class ServedModel:
         return int(self.estimator.n_features_in_) if self.names is None else len(self.names)
 
     @property
+    def takes_numbers(self) -> bool:
+        """Whether trees see the columns as they are: all of them numbers, none of them missing."""
+        return self.frames.schema is None and not self.estimator._encodes_rows()
+
+    @property
     def parameters(self) -> Any:
         """The forest's parameters."""
         return self.estimator.forest_.parameters
@@ -143,8 +148,13 @@ class ServedModel:
         SchemaError, DataError, ParameterError
             As :meth:`dmondrian.frames.FrameModel.predict` does.
         """
-        X = self.frames.features(table)
-        return self._asked._check_rows(X) if len(X) else X
+        return self.checked(self.frames.features(table))
+
+    def checked(self, X: np.ndarray) -> np.ndarray:
+        """Return encoded rows, float32 [n, d], if they are finite and within the domain."""
+        rows = plain_rows(self._asked, X)
+        found: np.ndarray = self._asked._check_rows(X) if rows is None else self._asked._features(X)
+        return found
 
     def answer(self, X: np.ndarray, details: bool) -> dict[str, pa.Array]:
         """Return the columns of scores of rows, as `dmondrian score` writes them.

@@ -1,0 +1,57 @@
+"""Files for those who release and compare: valid, and what they name is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+PROJECT = Path(__file__).parents[1]
+WORKFLOW = PROJECT / ".github/workflows/release.yml"
+
+
+def test_the_release_workflow_is_one() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema"]
+    done = subprocess.run(
+        [*command, "vendor.github-workflows", str(WORKFLOW)],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_release_may_do_no_more_than_it_has_to() -> None:
+    workflow = yaml.safe_load(WORKFLOW.read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    jobs = workflow["jobs"]
+    assert [name for name, job in jobs.items() if "permissions" in job] == ["publish"]
+    assert jobs["publish"]["needs"] == "try"
+    assert jobs["try"]["needs"] == "build"
+    assert all("timeout-minutes" in job for job in jobs.values())
+    assert "refs/tags/" in jobs["publish"]["if"]
+    (line,) = [step["run"] for step in jobs["build"]["steps"] if "sed" in step.get("run", "")]
+    pattern = re.search(r"s/\^(.*?)\\\(", line)
+    assert pattern is not None
+    assert re.search(f"^{pattern[1]}", (PROJECT / "dmondrian/__init__.py").read_text(), re.M)
+
+
+def rows() -> list[list[str]]:
+    page = (PROJECT / "jobs/manual/features.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_each_feature_names_a_test_that_is_there() -> None:
+    head, _, *features = rows()
+    assert head[1:6] == ["XGBoost", "LightGBM", "scikit-learn", "river", "YDF"]
+    for row in features:
+        assert len(row) == len(head), row
+        *_, here, shown = row
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", shown)
+        assert bool(named) == (not here.startswith(("no", "see"))), row
+        for file, test in named:
+            tree = ast.parse((PROJECT / file).read_text())
+            assert test in {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}, row
