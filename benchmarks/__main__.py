@@ -50,7 +50,8 @@ RUNS = (
         " --learners 'AMF plain 10' 'AMF follow 4' 'last label'", takes_peers=True),
     Run("scoring", "--max-rows 100000",
         "--set adult --max-rows 600 --trees 2 --copies 1 --repeats 1"),
-    Run("serving", "", "--rows 300 --seconds 0.2 --repeats 1 --connections 2", takes_data=False),
+    Run("serving", "--connections 1 32", "--rows 300 --seconds 0.2 --repeats 1 --connections 2"
+        " --servers 'dmondrian serve'", takes_data=False),
     Run("growth", "--fresh",
         "--streams classes labels wide adult --max-rows 11000 --trees 1 --at-hand 16"),
     Run("shapes", "", "--max-rows 300 --repeats 1", takes_data=False),

@@ -37,7 +37,7 @@ import psutil
 from sklearn.datasets import make_friedman1
 
 from benchmarks.pages import Number, Page, publish, single
-from benchmarks.records import RESULTS, Records, table
+from benchmarks.records import MACHINE, RESULTS, Records, table
 from benchmarks.throughput import spread
 from dmondrian import AMFRegressor, load
 
@@ -189,13 +189,14 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Ask all servers in turns; return a record for each and each number of connections."""
     has_fastapi = importlib.util.find_spec("fastapi") is not None
     peers = [n for n, package in HANDLERS.items() if has_fastapi and has(package)]
+    servers = [name for name in (OWN, *peers) if not args.servers or name in args.servers]
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         X, y = data(args.rows)
         AMFRegressor(TREES, random_state=0, feature_scales=None).fit(X, y).save(folder / "model")
         for _ in range(args.repeats):
-            for name in (OWN, *peers):
+            for name in servers:
                 with serving(name, args.rows, folder) as (port, process):
                     load_of(port, 4, 0.5, details=name != OWN)  # all is loaded
                     for connections in args.connections:
@@ -204,7 +205,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
                         one = load_of(port, connections, args.seconds, details=name != OWN)
                         after = process.cpu_times()
                         busy = after.user + after.system - before.user - before.system
-                        one |= {"cpu": busy / one["requests"]}
+                        one |= {"busy": busy / one["requests"]}
                         found.setdefault((name, connections), []).append(one)
     about = {"rows": args.rows, "trees": TREES, "seconds": args.seconds}
     return [
@@ -215,7 +216,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
             "rates": [one["requests"] / args.seconds for one in times],
             "p50": [one["p50"] for one in times],
             "p99": [one["p99"] for one in times],
-            "cpu": [one["cpu"] for one in times],
+            "busy": [one["busy"] for one in times],
         }
         for (name, connections), times in found.items()
     ]
@@ -234,7 +235,7 @@ def report(records: Records) -> str:
     """Markdown: rates and times of each server."""
     lines = [
         [r["server"], r["connections"], middle(r["rates"], 1.0, ".0f"),
-         middle(r["p50"], 1e3, ".2f"), middle(r["p99"], 1e3, ".2f"), middle(r["cpu"], 1e6, ".0f")]
+         middle(r["p50"], 1e3, ".2f"), middle(r["p99"], 1e3, ".2f"), middle(r["busy"], 1e6, ".0f")]
         for r in records
     ]  # fmt: skip
     head = ["server", "connections", "requests a second", "p50, ms", "p99, ms", "processor, us"]
@@ -263,14 +264,14 @@ PAGE = Page(
     title="Serving",
     question="How many requests of one row does a server answer on one core, and how long does"
     " each take, beside a plain handler?",
-    identity=("server", "connections", "rows", "cpu_model"),
+    identity=("server", "connections", "rows", MACHINE),
     body=report,
     numbers={
         "rate": figure(OWN, "rates", 1.0, ".0f"),
         "p99": figure(OWN, "p99", 1e3, ".2f"),
-        "busy": figure(OWN, "cpu", 1e6, ".0f"),
-        "amf": figure("AMF behind FastAPI", "cpu", 1e6, ".0f"),
-        "forest": figure("random forest behind FastAPI", "cpu", 1e6, ".0f"),
+        "busy": figure(OWN, "busy", 1e6, ".0f"),
+        "amf": figure("AMF behind FastAPI", "busy", 1e6, ".0f"),
+        "forest": figure("random forest behind FastAPI", "busy", 1e6, ".0f"),
     },
     sentences=(
         "`dmondrian serve` takes {busy} us of a core for a request of one row where many come at"
@@ -289,6 +290,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--servers", nargs="+", choices=[OWN, *HANDLERS], help="default: all")
     parser.add_argument("--out", type=Path, default=RESULTS / "serving.json")
     parser.add_argument("--handler", help=argparse.SUPPRESS)
     parser.add_argument("--client", type=int, help=argparse.SUPPRESS)
