@@ -103,14 +103,17 @@ class Learner:
         self._unsaved_since: float | None = None
         self._lease = Lease.take(self._run.store)
         self._lease.__enter__()
-        newest = self._run.manifests()
-        if not newest or newest[-1] != model.position:
+        try:
+            newest = self._run.manifests()
+            if not newest or newest[-1] != model.position:
+                raise ParameterError(
+                    f"{model.address.url} has a newer checkpoint than {model.position}: serve the "
+                    "newest one to have it learn"
+                )
+            self.keys = self._stored_keys(most_waiting)
+        except BaseException:
             self.close()
-            raise ParameterError(
-                f"{model.address.url} has a newer checkpoint than {model.position}: serve the "
-                "newest one to have it learn"
-            )
-        self.keys = self._stored_keys(most_waiting)
+            raise
 
     def _stored_keys(self, most: int) -> WaitingKeys:
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib.util
 import logging
 import os
 import signal
@@ -101,7 +102,8 @@ def serve(model: str, options: Options, on_start: Callable[[str, Mapping[str, An
             raise
         gc.collect()
         gc.freeze()  # the model stays: to look for garbage in it would hold requests up
-        asyncio.run(_serve(model, served, learner, options, listening, on_start))
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(model, served, learner, options, listening, on_start))
     finally:
         listening.close()
 
@@ -152,6 +154,16 @@ def _warm(model: ServedModel) -> None:
     for details in (True, False):
         for rows in (row, row[:1]):
             model.answer(rows, details)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes a loop of uvloop; None where it is not there, as on Windows."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    import uvloop
+
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 async def _serve(
