@@ -2,8 +2,8 @@
 
 The stack is uvicorn with httptools and uvloop, an ASGI server that is well kept, and no framework
 above it: there are five fixed paths, and what a framework would check of a body is checked by the
-encoding of columns in any case, with the messages of `dmondrian score`. FastAPI and its checks of
-types take longer for a row than a forest's answer.
+encoding of columns in any case, with the messages of `dmondrian score`. ``benchmarks/serving.py``
+measures it beside the same trees behind FastAPI.
 
 Relies on the extra ``serve``, which is imported when a server starts. Promises that an answer comes
 whole from one state of the model, and names it; that rows are prepared by the code which prepares
