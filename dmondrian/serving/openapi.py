@@ -155,7 +155,7 @@ def _value(column: Column | None) -> dict[str, Any]:
         return {"type": ["string", "null"], "format": "date-time"}
     if column.kind == "text":
         return {"type": ["string", "null"]}
-    if column.kind in ("category", "text"):
+    if column.kind == "category":
         return {"type": ["string", "number", "boolean", "null"]}
     return {"type": ["number", "boolean", "null"]}
 
