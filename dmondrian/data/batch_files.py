@@ -8,7 +8,8 @@
 Workers read files, and a run reads rows again after a loss: so rows are written before they are
 learned. A file is written as a whole or not, and has the position behind its rows: nothing else
 notes it. Relies on a store that writes a file once. Promises that a row is written once, whatever
-ends the process meanwhile; that the source is asked to begin behind the last row that was written;
+ends the process meanwhile; that a number of rows that is asked for is met to the row, wherever the
+batches end; that the source is asked to begin behind the last row that was written;
 that of a source which begins at its first row again, the rows that were written are compared with
 those that come, by a digest, however they are cut into batches; and that the newest file stays when
 others are deleted.
@@ -17,11 +18,14 @@ others are deleted.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
+import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,11 +33,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dmondrian.data.footers import open_parquet
-from dmondrian.errors import CorruptError, DataError, FencedError
+from dmondrian.data.paths import ROWS_IN_MEMORY
+from dmondrian.errors import CorruptError, DataError, FencedError, ParameterError
 from dmondrian.store import ExistsError, open_store
 
 FILE_ROWS = 65_536
-"""Most rows of a file, if no batch has more."""
+"""Rows with which a file ends, with the batch that has them."""
 
 _ABOUT = b"dmondrian.batches"
 _NAME = re.compile(r"\d{10}\.parquet")
@@ -51,6 +56,7 @@ class Position:
         That the run has.
     offsets : dict
         Of a source of (partition, offset, batch): the offset behind the last row of each partition.
+        Both may lie within what was a batch.
     """
 
     rows: int = 0
@@ -66,7 +72,14 @@ def gives_batches(data: Any) -> bool:
         return True
     if isinstance(data, pa.RecordBatchReader | Iterator):
         return True
-    return isinstance(data, list | tuple) and bool(data) and _is_item(data[0])
+    if isinstance(data, Sequence):
+        first = next((item for item in data if item is not None), None)
+        return not isinstance(data, str | bytes) and _is_item(first)
+    kind = type(data)
+    is_other = isinstance(data, type | os.PathLike | Mapping | Set) or any(
+        hasattr(kind, name) for name in (*ROWS_IN_MEMORY, "__dask_graph__")
+    )
+    return isinstance(data, Iterable) and not is_other
 
 
 def _is_item(item: Any) -> bool:
@@ -83,6 +96,24 @@ class _State:
     chain: str = ""  # digest of all rows, by the files that they were written to
     number: int = 0  # of the newest file
     sizes: tuple[int, ...] = ()  # rows of each file
+    is_round: bool = False  # whether a `take` ended here of its own accord
+    inside: Partition | None = None  # of which a batch was cut here
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Rows that came and are not written."""
+
+    rows: pa.Table
+    partition: Partition | None = None
+    end: int = 0  # offset behind them
+    is_rest: bool = False  # whether other rows of the batch are written
+
+    def cut(self, n: int) -> tuple[_Waiting, _Waiting]:
+        """Return the first rows and the others."""
+        rest = len(self.rows) - n
+        first = replace(self, rows=self.rows.slice(0, n), end=self.end - rest)
+        return first, replace(self, rows=self.rows.slice(n), is_rest=True)
 
 
 class BatchFiles:
@@ -107,11 +138,12 @@ class BatchFiles:
         self._batches: Iterator[Any] | None = None
         self._again: list[int] = []  # rows of files that were written before, which come again
         self._before = hashlib.sha256().hexdigest()
-        self._waiting: list[pa.Table] = []
+        self._waiting: list[_Waiting] = []
         self._offsets: dict[Partition, int] = {}
         there = self._state.position
         self._has_offsets = bool(there.offsets) if there.rows else None
         self._is_over = False
+        self._inside: Partition | None = None  # whose next batch has to begin where it is asked to
 
     @property
     def out(self) -> str:
@@ -124,6 +156,11 @@ class BatchFiles:
         return self._state.position
 
     @property
+    def is_round(self) -> bool:
+        """Whether the newest file is the last one of a `take` that neither clock nor caller cut."""
+        return self._state.is_round
+
+    @property
     def is_over(self) -> bool:
         """Whether the source has no more batches for good: an iterable, and no callable, ended."""
         return self._is_over
@@ -133,24 +170,31 @@ class BatchFiles:
         n_rows: int,
         seconds: float = float("inf"),
         is_asked_to_end: Callable[[], bool] = lambda: False,
+        *,
+        to_end: bool = False,
     ) -> int:
         """Write rows of the source to files; return how many.
 
-        Ends where the source ends or has nothing now, with the batch that makes `n_rows`, after so
-        many seconds, or when asked to.
+        Ends where the source ends or has nothing now, with the row that makes `n_rows`, behind the
+        batch after so many seconds, or when asked to. With `to_end`, an iterable is read on where
+        it has nothing now: it gives nothing again.
 
         Raises
         ------
         DataError
             An item is no batch, offsets do not rise, or rows that come again are others.
+        ParameterError
+            The source is called and returns no iterable, or takes no position.
         FencedError
             Another process writes the same files.
         """
         if self._is_over:
             return 0
         began = time.monotonic()
-        first = self._state.position.rows
-        while self._state.position.rows - first + self._n_waiting() < n_rows:
+        first, is_round = self._state.position.rows, True
+        if not callable(self._source):
+            self._items()  # which tells what comes again
+        while self._again or self._state.position.rows - first + self._n_waiting() < n_rows:
             item = next(self._items(), _END)
             if item is _END:
                 self._batches = None
@@ -161,15 +205,36 @@ class BatchFiles:
                         f"{self._state.position.rows:,} of it: give the source that it began with"
                     )
                 break
-            if item is None:
+            if item is not None:
+                self._add(item)
+                self._compare()
+            elif not to_end or callable(self._source):
                 break
-            self._add(item)
-            self._write_whole()
             if time.monotonic() - began >= seconds or is_asked_to_end():
+                is_round = False
                 break
         if not self._again:
-            self._write(self._n_waiting())
+            left = first + n_rows - self._state.position.rows
+            self._write(min(left, self._n_waiting()), is_round)
         return self._state.position.rows - first
+
+    def check(self, position: int) -> None:
+        """Refuse a folder without a file that has rows behind a position, or with other Parquet.
+
+        Raises
+        ------
+        DataError
+        """
+        there = {name for name in self._store.list() if name.endswith(".parquet")}
+        if others := sorted(name for name in there if not _NAME.fullmatch(name)):
+            raise DataError(f"{self.out}/{others[0]} was not written by this; take it out")
+        for number, end in enumerate(np.cumsum(self._state.sizes), start=1):
+            if end > position and _name(number) not in there:
+                raise DataError(
+                    f"{self.out} lacks {_name(number)}, of which not all rows are learned, and has "
+                    "newer files: put it back, or delete all files with higher numbers, and "
+                    "their rows are asked for again"
+                )
 
     def drop(self, position: int) -> None:
         """Delete files whose rows all lie before a position of the stream, but the newest one."""
@@ -182,7 +247,8 @@ class BatchFiles:
         """Return the iterator of the source, which begins where it has to."""
         if self._batches is None:
             if callable(self._source):
-                self._batches = iter(self._source(self._state.position))
+                self._batches = _called(self._source, self._state.position)
+                self._inside = self._state.inside
             else:
                 self._batches = iter(self._source)
                 self._again = list(self._state.sizes)
@@ -196,15 +262,15 @@ class BatchFiles:
         return sum(self._state.sizes[:done]) + self._n_waiting()
 
     def _n_waiting(self) -> int:
-        return sum(len(table) for table in self._waiting)
+        return sum(len(one.rows) for one in self._waiting)
 
     def _add(self, item: Any) -> None:
         """Take an item of the source."""
         if isinstance(item, tuple) and len(item) == 3:
             partition, offset, batch = item
-            self._check_offset(partition, offset)
+            partition, offset = self._checked_offset(partition, offset)
         else:
-            batch, offset = item, None
+            batch, partition, offset = item, None, None
         if not isinstance(batch, pa.RecordBatch | pa.Table):
             raise DataError(
                 f"the source gave {type(batch).__name__!r}; expected Arrow record batches or "
@@ -214,61 +280,85 @@ class BatchFiles:
             raise DataError("the source gave batches with offsets and without; expected one kind")
         self._has_offsets = offset is not None
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-        if self._waiting and not table.schema.equals(self._waiting[0].schema):
-            if self._again:
-                raise self._other_rows()
-            self._write(self._n_waiting())
-        if len(table):
-            self._waiting.append(table)
-            if offset is not None:
-                self._offsets[partition] = offset + len(table)
+        if not len(table):
+            return
+        is_other = self._waiting and not table.schema.equals(self._waiting[0].rows.schema)
+        if is_other and self._again:
+            raise self._other_rows()
+        if is_other or (not self._again and self._n_waiting() >= FILE_ROWS):
+            self._write(self._n_waiting())  # not before: it may be the last one of a round
+        if partition is None or offset is None:
+            self._waiting.append(_Waiting(table))
+        else:
+            self._offsets[partition] = offset + len(table)
+            self._waiting.append(_Waiting(table, partition, offset + len(table)))
 
-    def _check_offset(self, partition: Any, offset: Any) -> None:
-        if isinstance(partition, bool) or not isinstance(partition, int | str):
+    def _checked_offset(self, partition: Any, offset: Any) -> tuple[Partition, int]:
+        if isinstance(partition, bool) or not isinstance(partition, Integral | str):
             raise DataError(f"{partition!r} is no partition; expected an integer or a text")
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        if isinstance(offset, bool) or not isinstance(offset, Integral) or int(offset) < 0:
             raise DataError(f"{offset!r} is no offset; expected a whole number")
-        if offset < (least := self._offsets.get(partition, 0)):
+        key = partition if isinstance(partition, str) else int(partition)
+        offset = int(offset)
+        if offset < (least := self._offsets.get(key, 0)):
             raise DataError(
-                f"partition {partition!r}: a batch begins at offset {offset}, and the run has the "
+                f"partition {key!r}: a batch begins at offset {offset}, and the run has the "
                 f"rows before {least}: begin where the source is asked to"
             )
+        if key == self._inside and offset > least:
+            raise DataError(
+                f"partition {key!r}: a batch begins at offset {offset}, and the run has the rows "
+                f"before {least} of a batch with more of them: begin where the source is asked to, "
+                "also within a batch"
+            )
+        self._inside = None if key == self._inside else self._inside
+        return key, offset
 
-    def _write_whole(self) -> None:
-        """Write, or compare, the files that are full."""
+    def _compare(self) -> None:
+        """Compare rows that come again with the files that have them."""
         while self._again and self._n_waiting() >= self._again[0]:
             n = self._again.pop(0)
-            self._before = _chained(self._before, self._cut(n))
+            self._before = _chained(self._before, self._cut(n)[0])
             if not self._again and self._before != self._state.chain:
                 raise self._other_rows()
-        while not self._again and self._n_waiting() >= FILE_ROWS:
-            self._write(self._n_waiting())
 
     def _other_rows(self) -> DataError:
         return DataError(
             f"the first {self._state.position.rows:,} rows of the source are others than those "
-            "that the run has learned of it: give the source that it began with, or train another "
-            "run"
+            "that the run has got of it: give the source that it began with, or train another run"
         )
 
-    def _cut(self, n: int) -> pa.Table:
-        """Return the first rows that wait, which wait no more."""
-        table = pa.concat_tables(self._waiting)
-        rest = table.slice(n)
-        self._waiting = [rest] if len(rest) else []
-        return table.slice(0, n)
+    def _cut(self, n: int) -> tuple[pa.Table, dict[Partition, int]]:
+        """Return the first rows that wait, which wait no more, and the offsets behind them."""
+        found: list[pa.Table] = []
+        offsets: dict[Partition, int] = {}
+        while n:
+            one = self._waiting.pop(0)
+            if len(one.rows) > n:
+                one, rest = one.cut(n)
+                self._waiting.insert(0, rest)
+            n -= len(one.rows)
+            found.append(one.rows)
+            if one.partition is not None:
+                offsets[one.partition] = one.end
+        return pa.concat_tables(found), offsets
 
-    def _write(self, n: int) -> None:
-        """Write the rows that wait to a file."""
-        if not n:
+    def _write(self, n: int, is_round: bool = False) -> None:
+        """Write the first rows that wait to a file."""
+        if n <= 0:
             return
-        table, state = self._cut(n), self._state
+        state = self._state
+        table, behind = self._cut(n)
+        offsets = {**state.position.offsets, **behind}
+        inside = next((one.partition for one in self._waiting[:1] if one.is_rest), None)
         chain = _chained(state.chain or hashlib.sha256().hexdigest(), table)
         sizes = (*state.sizes, n)
         about = {
             "sizes": sizes,
-            "offsets": [[key, value] for key, value in self._offsets.items()],
+            "offsets": [[key, value] for key, value in offsets.items()],
             "chain": chain,
+            "round": is_round,
+            "inside": inside,
         }
         plain = table.replace_schema_metadata(
             {**(table.schema.metadata or {}), _ABOUT: json.dumps(about).encode()}
@@ -282,8 +372,8 @@ class BatchFiles:
             raise FencedError(
                 f"{self.out} has {name}, of another process: let one take these batches at a time"
             ) from error
-        position = Position(state.position.rows + n, dict(self._offsets))
-        self._state = _State(position, chain, state.number + 1, sizes)
+        position = Position(state.position.rows + n, offsets)
+        self._state = _State(position, chain, state.number + 1, sizes, is_round, inside)
 
     def _resume(self) -> _State:
         """Return what earlier processes have written."""
@@ -293,18 +383,39 @@ class BatchFiles:
         uri = f"{self._store.url.rstrip('/')}/{names[-1]}"
         about = (open_parquet(uri).schema_arrow.metadata or {}).get(_ABOUT)
         if about is None:
-            raise DataError(f"{uri} was not written by this; take it out of the folder")
+            raise DataError(f"{uri} was not written by this; take it out")
         try:
             found = json.loads(about)
             sizes = tuple(int(size) for size in found["sizes"])
             offsets = {key: int(value) for key, value in found["offsets"]}
             position = Position(sum(sizes), offsets)
-            return _State(position, str(found["chain"]), int(names[-1][:10]), sizes)
+            # Earlier versions did not note these.
+            more = bool(found.get("round", False)), found.get("inside")
+            return _State(position, str(found["chain"]), int(names[-1][:10]), sizes, *more)
         except (LookupError, TypeError, ValueError) as error:
             raise CorruptError(f"{uri} has no position of its source: {error}") from error
 
 
 _END = object()
+
+
+def _called(source: Callable[[Position], Iterable[Any]], position: Position) -> Iterator[Any]:
+    """Return the iterator of a source that is called."""
+    expected = (
+        "a source that is called is given a Position (rows, offsets) and returns an iterable of "
+        "batches which begins there: give `def source(position)`, or, for an iterable, what it is "
+        "made of or a generator itself, `batches()`"
+    )
+    try:
+        inspect.signature(source).bind(position)
+    except TypeError as error:
+        raise ParameterError(f"{expected} ({error})") from error
+    except ValueError:  # it has no signature that could be known
+        pass
+    found = source(position)
+    if not isinstance(found, Iterable):
+        raise ParameterError(f"{expected}; it returned a {type(found).__name__}")
+    return iter(found)
 
 
 def _name(number: int) -> str:

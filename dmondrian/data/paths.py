@@ -12,6 +12,9 @@ from typing import Any
 
 from dmondrian.errors import ParameterError
 
+ROWS_IN_MEMORY = "shape", "schema", "to_parquet"
+"""Attributes of types that hold rows in memory."""
+
 
 def check_paths(data: Any, instead: str = "write them as Parquet and give the path") -> None:
     """Raise unless `data` is a path or URL, or a list of them.
@@ -33,7 +36,7 @@ def check_paths(data: Any, instead: str = "write them as Parquet and give the pa
     if isinstance(data, Set):
         raise ParameterError(f"data is a {type(data).__name__}, which has no order: {expected}")
     # of the type: on a lazy frame these attributes may compute
-    has_rows = any(hasattr(type(data), name) for name in ("shape", "schema", "to_parquet"))
+    has_rows = any(hasattr(type(data), name) for name in ROWS_IN_MEMORY)
     if has_rows or isinstance(data, Mapping):
         raise ParameterError(
             f"data is {_kind(data)}, whose rows are in memory: {expected}; {instead}"

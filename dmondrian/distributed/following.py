@@ -38,10 +38,11 @@ from dmondrian.distributed.cluster.prometheus_metrics import HOST
 from dmondrian.distributed.scoring.score_arrivals import ScoreArrivals, Scored
 from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options
 from dmondrian.distributed.training.batch_source import (
-    ROUND_ROWS,
+    about_batches,
     batch_files,
     drop_learned,
     refuse_with_labels,
+    rows_to_take,
 )
 from dmondrian.distributed.training.run_setup import IN_MEMORY, learned_by_all, prepare_run
 from dmondrian.distributed.training.train import TrainedRun, bring_to_end, checks_of, serve_metrics
@@ -134,7 +135,9 @@ def follow(
         There may be nothing yet: the first files that come determine the encoding. A source of
         batches is as in :func:`dmondrian.distributed.train`: a callable is asked again at each look
         after its iterable has ended, or has given None where there is nothing now; a look takes
-        what comes for as long as the interval. An iterable ends the call where it ends.
+        what comes for as long as the interval. The first look does not end by the clock, as its
+        rows determine the encoding: it takes what comes before the first None or the end, at most
+        1,048,576 rows. An iterable ends the call where it ends.
     run : str or path
         Folder or URL of the run.
     interval : float
@@ -234,7 +237,12 @@ def follow(
             for joined in () if joining is None else joining.look():
                 if on_joined is not None:
                     on_joined(joined)
-            n_taken = 0 if batches is None else batches.take(ROUND_ROWS, interval, is_asked)
+            n_taken = 0
+            if batches is not None:
+                seconds = interval if _exists(url) else float("inf")
+                n_taken = batches.take(rows_to_take(batches, url), seconds, is_asked)
+                if is_asked() and not _exists(url):
+                    break  # the encoding is not of where one was asked to end
             now = arrivals.look()
             if now.is_empty and once and before is None and not _exists(url):
                 if joining is not None:
@@ -247,7 +255,7 @@ def follow(
                 if metrics is not None:
                     metrics.data_came(now.newest)
                 try:
-                    with _about_joined(joining):
+                    with _about_joined(joining), about_batches(batches):
                         opened, plan = prepare_run(
                             estimator, data, target, url, run_options, plan_options,
                             checks_of(held_out, options.alerts), now.files,
@@ -262,7 +270,7 @@ def follow(
                 if is_asked():
                     break
                 try:
-                    with _about_joined(joining):
+                    with _about_joined(joining), about_batches(batches):
                         found = bring_to_end(opened, plan, options, connect_unless_asked, held_out)
                 except FencedError as error:
                     raise FencedError(f"{error}. {ONE_ALONE}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dmondrian import DataError
+from dmondrian import DataError, ParameterError
 from dmondrian.data import BatchFiles, Position, batch_files, gives_batches
 from dmondrian.errors import FencedError
 
@@ -126,6 +127,38 @@ def test_a_source_begins_where_it_is_asked_to(tmp_path: Path) -> None:
     assert is_equal(written(tmp_path), table())
 
 
+def test_a_count_is_met_within_a_batch(tmp_path: Path) -> None:
+    def source(position: Position) -> Iterator[Any]:
+        at = position.offsets.get(7, 0)
+        yield np.int64(7), np.int64(at), table().slice(at, 120)
+
+    files = BatchFiles(source, str(tmp_path))
+    assert files.take(70) == 70
+    assert files.is_round
+    again = BatchFiles(source, str(tmp_path))
+    assert (again.position, again.is_round) == (Position(70, {7: 70}), True)
+    skips = BatchFiles(lambda position: [(7, 300, table())], str(tmp_path))
+    with pytest.raises(DataError, match="also within a batch"):
+        skips.take(10)
+    again.take(10**6)
+    assert is_equal(written(tmp_path), table().slice(0, 190))
+    by_clock = BatchFiles(source, str(tmp_path))
+    assert by_clock.take(10**6, seconds=0.0) == 110
+    assert not by_clock.is_round
+
+
+def test_none_ends_no_iterable_that_is_read_to_its_end(tmp_path: Path) -> None:
+    files = BatchFiles([None, *cut(table(), 60), None, table()], str(tmp_path))
+    assert files.take(10**6, to_end=True) == 2 * N
+    assert files.is_over
+
+
+def test_a_callable_is_given_a_position_and_returns_an_iterable(tmp_path: Path) -> None:
+    for source in (lambda: [table()], lambda position: None):
+        with pytest.raises(ParameterError, match=r"is given a Position \(rows, offsets\)"):
+            BatchFiles(source, str(tmp_path)).take(10)
+
+
 def test_offsets_must_rise(tmp_path: Path) -> None:
     rows = table().slice(0, 10)
     for items, words in (
@@ -160,12 +193,22 @@ def test_files_that_were_learned_go_but_the_newest(tmp_path: Path) -> None:
     assert BatchFiles(more, str(tmp_path)).take(10**6) == N  # compared with what is gone
 
 
+class Tables:
+    """An iterable that is neither a sequence nor an iterator."""
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        return iter([table()])
+
+
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
         (lambda position: [], True),
         (table().to_batches(), True),
         (iter(()), True),
+        (deque(table().to_batches()), True),
+        ([None, table()], True),
+        (Tables(), True),
         (table().to_reader(), True),
         ([(0, 0, table())], True),
         (table(), False),

@@ -17,6 +17,7 @@ from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.data import Position, batch_files
 from dmondrian.distributed import TrainedRun, follow, train
+from dmondrian.distributed.training import batch_source
 from tests.distributed.conftest import ROWS, digests, forest
 
 
@@ -59,7 +60,7 @@ def test_a_pass_over_batches_is_one_over_files(
 
 
 class Broken:
-    """A source of two partitions that fails again and again, each time a little later."""
+    """A source of two partitions that fails again and again, also before the first round ends."""
 
     def __init__(self, rows: pa.Table) -> None:
         self.rows = rows
@@ -69,11 +70,12 @@ class Broken:
         self.asked.append(position)
         for number, at in enumerate(range(0, ROWS, 250)):
             partition, offset = "ab"[number % 2], number // 2 * 250
-            if offset < position.offsets.get(partition, 0):
+            known = max(0, position.offsets.get(partition, 0) - offset)
+            if known >= 250:
                 continue
-            if number > 5 * len(self.asked):
+            if number > 4 * len(self.asked):
                 raise OSError("the line broke")
-            yield partition, offset, self.rows.slice(at, 250)
+            yield partition, offset + known, self.rows.slice(at + known, 250 - known)
 
 
 def test_a_source_that_fails_is_learned_once(
@@ -84,8 +86,8 @@ def test_a_source_that_fails_is_learned_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, run = Broken(rows), tmp_path / "run"
-    monkeypatch.setattr("dmondrian.distributed.training.train.ROUND_ROWS", 1500)
-    for _ in range(4):
+    monkeypatch.setattr(batch_source, "ROUND_ROWS", 1500)
+    for _ in range(5):
         with pytest.raises(OSError, match="broke"):
             train(forest(), source, run=run, **options(client))
     found = train(forest(), source, run=run, **options(client))
@@ -103,12 +105,47 @@ def test_a_source_that_fails_is_learned_once(
         train(forest(), source, run=copy.url, **options(client))
 
 
+def test_the_first_round_ends_at_its_row_however_batches_are_cut(
+    rows: pa.Table,
+    client: Client,
+    by_files: TrainedRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batch_source, "ROUND_ROWS", 1500)
+    items = [rows.slice(0, 40), None, *rows.slice(40).to_batches(441)]
+    found = train(forest(), items, run=tmp_path / "run", **options(client))
+    assert digests(found) == digests(by_files)
+
+
+def test_a_batch_that_cannot_be_learned_is_given_anew(
+    rows: pa.Table, client: Client, tmp_path: Path
+) -> None:
+    wrong = rows.set_column(
+        rows.column_names.index("income"), "income", pa.array(["?"] * len(rows))
+    )
+    batches = tmp_path / "run/batches"
+
+    def source(values: pa.Table) -> Any:
+        return lambda position: values.slice(position.rows).to_batches(500)
+
+    train(forest(), source(rows.slice(0, 2000)), run=tmp_path / "run", **options(client))
+    with pytest.raises(DataError, match=r"unknown label .*delete this file and all with higher"):
+        train(forest(), source(wrong), run=tmp_path / "run", **options(client))
+    names = sorted(file.name for file in batches.iterdir())
+    Path(batches / names[-2]).rename(tmp_path / "kept")
+    with pytest.raises(DataError, match=f"lacks {names[-2]}, of which not all rows are learned"):
+        train(forest(), source(rows), run=tmp_path / "run", **options(client))
+
+
 def test_follow_learns_what_a_source_gives(
     rows: pa.Table, client: Client, by_files: TrainedRun, tmp_path: Path
 ) -> None:
     def items() -> Iterator[Any]:
         for at in range(0, ROWS, 1500):
-            yield rows.slice(at, 1500)
+            yield rows.slice(at, 100 if at == 0 else 1500)
+            if at == 0:  # the clock does not end the first look
+                yield rows.slice(100, 1400)
             yield None
 
     learned: list[int] = []
@@ -121,7 +158,7 @@ def test_follow_learns_what_a_source_gives(
         forest(),
         items(),
         run=tmp_path / "run",
-        interval=0.2,
+        interval=1e-9,
         on_learned=lambda event: learned.append(event.rows),
         **options(client),
     )

@@ -8,6 +8,8 @@ rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dmondrian.checkpoint import Run
@@ -36,7 +38,36 @@ def batch_files(data: Any, url: str) -> BatchFiles:
             f"{files.position.rows:,}: where to begin is not known. Put the newest file of that "
             "folder back (`dmondrian copy` has it), or name the data that the run learned from"
         )
+    files.check(learned)
     return files
+
+
+def rows_to_take(files: BatchFiles, url: str) -> int:
+    """Return how many rows are to be written before rows are learned.
+
+    A run that has not begun takes its encoding from what is written first: it goes on to the same
+    row as if nothing had ended it.
+    """
+    try:
+        Run.open(url)
+    except CheckpointError:
+        return 0 if files.is_round else max(0, ROUND_ROWS - files.position.rows)
+    return ROUND_ROWS
+
+
+@contextmanager
+def about_batches(files: BatchFiles | None) -> Iterator[None]:
+    """Add to errors of data how rows that cannot be learned are given anew."""
+    try:
+        yield
+    except DataError as error:
+        if files is None or files.out not in str(error):
+            raise
+        raise type(error)(
+            f"{error}. The files in {files.out} are made of the batches of the source, and what "
+            "they hold is not asked for again: mend the source, delete this file and all with "
+            "higher numbers, of which nothing is learned yet, and run the same again"
+        ) from error
 
 
 def newest_position(url: str) -> int:

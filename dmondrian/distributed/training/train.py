@@ -28,7 +28,12 @@ from dmondrian.distributed.cluster.events import EventListener
 from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.cluster.prometheus_metrics import HOST, PrometheusMetrics
 from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options, finish
-from dmondrian.distributed.training.batch_source import ROUND_ROWS, batch_files, drop_learned
+from dmondrian.distributed.training.batch_source import (
+    about_batches,
+    batch_files,
+    drop_learned,
+    rows_to_take,
+)
 from dmondrian.distributed.training.run_setup import IN_MEMORY, prepare_run
 from dmondrian.distributed.training.stage_dask import is_dask, stage
 from dmondrian.distributed.training.validation import HeldOutData, validation_of
@@ -127,8 +132,9 @@ def train(
         iterable of Arrow record batches or tables, or of (partition, offset, batch), or a callable
         that returns one which begins at a :class:`Position`: see :class:`BatchFiles`. Its rows are
         written to files in the run's folder before they are learned, each once, also over restarts,
-        and the files are deleted when two checkpoints have their rows; the first 1,048,576 rows
-        determine the encoding.
+        and the files are deleted when two checkpoints have their rows; the first 1,048,576 rows,
+        or those before a callable first gives None, determine the encoding. None, where there is
+        nothing now, ends the call where a callable gives it; an iterable is learned to its end.
     target : str; for a Dask Array a one-dimensional Dask or NumPy array
         What to learn; None for a density, which learns all columns.
     run : str, path or None
@@ -239,16 +245,20 @@ def train_on_batches(
     """Learn the batches of a source to its end, or until it has nothing now."""
     batches = batch_files(data, url)
     found: TrainedRun | None = None
-    while (n := batches.take(ROUND_ROWS)) or found is None:
+    while True:
+        wanted = rows_to_take(batches, url)
+        n = batches.take(wanted, to_end=True)
+        if not n and found is not None:
+            return found
         if not batches.position.rows:
             raise DataError("the source of batches gave no row: there is nothing to learn")
-        run, now = train_on(batches.out)
+        with about_batches(batches):
+            run, now = train_on(batches.out)
         drop_learned(batches, run)
         summary = now.summary if found is None else added(found.summary, now.summary)
         found = replace(now, summary=summary)
-        if n < ROUND_ROWS:
-            break
-    return found
+        if n < wanted:
+            return found
 
 
 def serve_metrics(stack: ExitStack, port: int | None, host: str) -> PrometheusMetrics | None:
