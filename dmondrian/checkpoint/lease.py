@@ -86,6 +86,21 @@ def ask_to_stop(store: Store, holder: Holder) -> None:
     store.put(f"{FOLDER}/{holder.number:06d}.stop", b"")
 
 
+def check_free(store: Store) -> None:
+    """Refuse a folder that another process works on; this one may.
+
+    Raises
+    ------
+    FencedError
+        Another process that is alive holds it.
+    """
+    holder = holder_of(store)
+    if holder is None or holder.is_over:
+        return
+    if (holder.host, holder.pid) != (socket.gethostname(), os.getpid()):
+        _wait_for_death(store, holder, is_patient=False)
+
+
 class Lease:
     """A hold of a run, to be entered; made by `Lease.take`.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dmondrian.checkpoint.codec import encode_forest
+from dmondrian.checkpoint.lease import check_free
 from dmondrian.checkpoint.manifest import LARGEST_POSITION, Manifest
 from dmondrian.checkpoint.parts import pieces
 from dmondrian.checkpoint.run import Run
@@ -20,6 +21,7 @@ from dmondrian.checkpoint.stored_trees import Blob, load_trees, model_blobs, pee
 from dmondrian.checkpoint.summary import Summary, total
 from dmondrian.ensemble.settings.stored_parameters import follows_stream
 from dmondrian.errors import CheckpointError, CorruptError, FencedError
+from dmondrian.store import open_store
 
 if TYPE_CHECKING:
     from dmondrian.forest.forest import Forest
@@ -74,9 +76,12 @@ def save_model(
     ------
     CheckpointError
         The folder holds another model.
+    FencedError
+        Another process works on the folder, such as a server that learns.
     StoreError
         The folder cannot be written.
     """
+    check_free(open_store(path))
     content = {key: value for key, value in model_json.items() if key != ROWS_KEY}
     numbers = [int(number) for number in forest.tree_numbers]
     content.setdefault("n_estimators", len(numbers))

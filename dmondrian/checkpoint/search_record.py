@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dmondrian.checkpoint import document
+from dmondrian.errors import NotFoundError
 from dmondrian.store import Store
 
 FOLDER = "search"
@@ -55,6 +57,47 @@ def results(rounds: Sequence[Mapping[str, Any]], n: int) -> list[dict[str, Any]]
     return found
 
 
+@dataclass(frozen=True)
+class StoredSearch:
+    """A search as its record has it.
+
+    Attributes
+    ----------
+    estimators : list of [str, dict]
+        Algorithm and parameters of each candidate.
+    winner : int or None
+        Its number; None if the search is not over.
+    found : dict
+        Parameters of the winner that differ among candidates.
+    """
+
+    estimators: list[list[Any]]
+    winner: int | None
+    found: dict[str, Any]
+
+
+def stored_search(store: Store) -> StoredSearch | None:
+    """Return the search of a run; None where there was none."""
+    name = f"{FOLDER}/{ASKED}"
+    try:
+        asked = document.unseal(store.get(name, document.MAX_BYTES), name)
+    except NotFoundError:
+        return None
+    estimators, rounds = list(asked["estimators"]), read_rounds(store, f"{FOLDER}/")
+    if not rounds or not rounds[-1]["is_last"]:
+        return StoredSearch(estimators, None, {})
+    winner = int(rounds[-1]["going_on"][0])
+    return StoredSearch(estimators, winner, _varied(estimators)[winner])
+
+
+def _varied(estimators: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return the parameters of each candidate that differ among them."""
+    given = [dict(parameters) for _, parameters in estimators]
+    names = list(dict.fromkeys(key for one in given for key in one))
+    varied = [key for key in names if len({repr(one.get(key)) for one in given}) > 1]
+    return [{key: one.get(key) for key in varied} for one in given]
+
+
 def searched(store: Store) -> dict[str, Any] | None:
     """Return the search of a run: loss, rounds, and candidates with their settings that differ.
 
@@ -65,12 +108,10 @@ def searched(store: Store) -> dict[str, Any] | None:
         return None
     name = f"{FOLDER}/{ASKED}"
     asked = document.unseal(store.get(name, document.MAX_BYTES), name)
-    given = [dict(parameters) for _, parameters in asked["estimators"]]
-    names = list(dict.fromkeys(key for one in given for key in one))
-    varied = [key for key in names if len({repr(one.get(key)) for one in given}) > 1]
+    varied = _varied(asked["estimators"])
     candidates = [
-        {"settings": {key: one.get(key) for key in varied}, **about}
-        for one, about in zip(given, results(rounds, len(given)), strict=True)
+        {"settings": one, **about}
+        for one, about in zip(varied, results(rounds, len(varied)), strict=True)
     ]
     return {
         "loss": rounds[-1]["loss"],

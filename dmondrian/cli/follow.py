@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dmondrian._text.wording import counted
+from dmondrian.cli.found_settings import with_found
 from dmondrian.cli.job import build_estimator, check_amounts, metrics_options, read_job
 from dmondrian.cli.output import Output
 from dmondrian.cli.train import cluster_of
@@ -19,7 +20,7 @@ from dmondrian.cli.train import cluster_of
 
 def follow(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian follow --help`."""
-    job = read_job(arguments.job, arguments.overrides)
+    job = with_found(read_job(arguments.job, arguments.overrides), output)
     estimator = build_estimator(job)
     check_amounts(job)
     from dmondrian import distributed

@@ -447,6 +447,8 @@ def _mistake(key: Key, value: Any) -> str:
         return f"expected {KINDS[key.kind]}, got {_shown(value)}"
     if key.minimum is not None and value < key.minimum:
         return f"expected at least {key.minimum}, got {value}"
+    if key.maximum is not None and value > key.maximum:
+        return f"expected at most {key.maximum:,}, got {value:,}"
     if key.choices and value not in key.choices:
         return (
             f"expected one of {_listed(key.choices)}, got {value!r}{_nearest(value, key.choices)}"

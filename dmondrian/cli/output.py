@@ -175,13 +175,21 @@ def candidates_table(records: list[dict[str, Any]]) -> str:
     """Return a line for each candidate, the best first: rank, rows, loss, settings."""
     rows = [["rank", "rows", "loss", "settings"]]
     for one in sorted(records, key=lambda one: one["rank"]):
-        texts = [str(one["rank"]), f"{one['rows']:,}", shown(one["loss"]), shown(one["settings"])]
+        texts = [str(one["rank"]), f"{one['rows']:,}", shown(one["loss"]), written(one["settings"])]
         rows.append(texts)
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return "\n".join(
         "  " + "  ".join(text.ljust(n) for text, n in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def written(settings: Mapping[str, Any]) -> str:
+    """Return settings as a job file has them, on one line, by name."""
+    import tomli_w
+
+    shown = {name: "none" if value is None else value for name, value in settings.items()}
+    return ", ".join(tomli_w.dumps({name: shown[name]}).strip() for name in sorted(shown))
 
 
 def _finite(value: Any) -> Any:

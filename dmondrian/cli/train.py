@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dmondrian.cli.cluster import LOCAL, connected
+from dmondrian.cli.found_settings import with_found
 from dmondrian.cli.job import Job, build_estimator, check_amounts, metrics_options, read_job
 from dmondrian.cli.output import Output
 from dmondrian.cli.score import (
@@ -34,9 +35,7 @@ def train(arguments: argparse.Namespace, output: Output) -> int:
             f"{job.source.place('labels')}: [labels] is for `dmondrian follow`, which learns each "
             "row when its label has come; train on the folder of joined rows once all are there"
         )
-    if job.search is not None:
-        output.note("[search] is for `dmondrian search`: `dmondrian train` takes what [forest] has")
-    return run_job(job, output, arguments.detach, arguments.metrics_port)
+    return run_job(with_found(job, output), output, arguments.detach, arguments.metrics_port)
 
 
 def run_job(job: Job, output: Output, detach: bool = False, metrics_port: int | None = None) -> int:

@@ -291,7 +291,8 @@ def _draft(
             raise SchemaError(
                 f"the column {name!r} is {type_} in {first.file.uri} but {other} in "
                 f"{footer.file.uri}: expected one kind of type; convert it, put its name in "
-                "`exclude`, or in `categorical`"
+                "`exclude`"
+                + (", or take it out of `text`" if asked == TEXT else ", or in `categorical`")
             )
     if asked == TEXT and kinds[0][0] != TEXT:
         raise SchemaError(

@@ -287,6 +287,7 @@ class Learner:
     def _category_column(self, draft: Draft, found: CategoryScan, most: int) -> Column | str:
         name, counts = draft.name, found.counts
         if found.is_overfull:
+            self._note_free_text(name, found)
             return f"more than {MAX_DISTINCT} different values, so an identifier"
         rows = sum(counts.values())
         if not counts:
@@ -294,6 +295,7 @@ class Learner:
         if len(counts) == 1 and not found.nulls:
             return f"constant ({next(iter(counts))!r})"
         if len(counts) == rows and rows > most:
+            self._note_free_text(name, found)
             return f"an identifier: {rows} rows, all different"
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]
         if len(counts) > most:
@@ -303,6 +305,7 @@ class Learner:
                 f"{name!r} has {len(counts)} levels: the {most} most frequent "
                 f"({covered:.1%} of its rows) are kept, the others share one{hint}"
             )
+            self._note_free_text(name, found)
         levels = tuple(sorted(level for level, _ in ranked))
         return Column(
             name,
@@ -312,6 +315,12 @@ class Learner:
             n_distinct=len(counts),
             has_nulls=found.nulls > 0,
         )
+
+    def _note_free_text(self, name: str, found: CategoryScan) -> None:
+        if found.looks_like_text:
+            self._findings.notes.append(
+                f"{name!r} looks like free text: name it in `text` to learn its words"
+            )
 
     def _resolve_target(
         self,

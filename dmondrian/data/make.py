@@ -172,10 +172,10 @@ def make_plan(
         check_once((target, weight, time), footer)
     if target is not None and target in (*excluded, weight):
         raise ParameterError(f"the target {target!r} is also given as excluded or as the weight")
-    if both := sorted({*texts} & {*categories, target, weight, time}):
+    if both := sorted({*texts} & {*excluded, *categories, target, weight, time}):
         raise ParameterError(
-            f"the column {both[0]!r} is given as `text`, and as categorical, target, weight or "
-            "time: leave one of both out"
+            f"the column {both[0]!r} is given as `text`, and as exclude, categorical, target, "
+            "weight or time: leave one of both out"
         )
     if time is not None and time in (target, weight):
         raise ParameterError(f"the time {time!r} is also given as the target or the weight")

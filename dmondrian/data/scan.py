@@ -120,12 +120,17 @@ class CategoryScan:
     counts: Counter[str] = field(default_factory=Counter)
     nulls: int = 0
     is_overfull: bool = False  # more than MAX_DISTINCT values: counting stopped
+    n_known: int = 0  # rows
+    n_wordy: int = 0  # those of them whose texts have three words or more
 
     def add(self, column: Column, rows: Sequence[int], where: Where) -> None:
         """Add the next rows."""
         texts, codes = as_texts(column)
         known = codes[codes >= 0]
         self.nulls += len(codes) - len(known)
+        self.n_known += len(known)
+        is_wordy = np.array([text.count(" ") > 1 for text in texts], np.bool_)
+        self.n_wordy += int(np.count_nonzero(is_wordy[known]))
         if self.is_overfull:
             return
         for text, count in zip(texts, np.bincount(known, minlength=len(texts)), strict=True):
@@ -136,9 +141,16 @@ class CategoryScan:
     def merge(self, other: CategoryScan) -> None:
         """Merge the scan of later rows."""
         self.nulls += other.nulls
+        self.n_known += other.n_known
+        self.n_wordy += other.n_wordy
         self.is_overfull = self.is_overfull or other.is_overfull
         self.counts.update(other.counts)
         self._bound()
+
+    @property
+    def looks_like_text(self) -> bool:
+        """Whether most rows have three words or more."""
+        return 2 * self.n_wordy > self.n_known
 
     def _bound(self) -> None:
         if self.is_overfull or len(self.counts) > MAX_DISTINCT:

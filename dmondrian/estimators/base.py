@@ -622,6 +622,13 @@ class BaseForest(BaseEstimator):
         ----------
         path : path or URL
             A new folder (or object store prefix); see :func:`dmondrian.load`.
+
+        Raises
+        ------
+        CheckpointError
+            The folder holds another model.
+        FencedError
+            Another process works on it, such as a server that learns.
         """
         check_is_fitted(self)
         self._check_unchanged()

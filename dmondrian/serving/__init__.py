@@ -1,6 +1,6 @@
 """Serving: a model behind HTTP, which answers forecasts and learns labels that come later.
 
-The stack is uvicorn with httptools and uvloop, an ASGI server that is well kept, and no framework
+The stack is uvicorn with httptools and uvloop, an ASGI server that is maintained, and no framework
 above it: there are five fixed paths, and what a framework would check of a body is checked by the
 encoding of columns in any case, with the messages of `dmondrian score`. ``benchmarks/serving.py``
 measures it beside the same trees behind FastAPI.

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dmondrian.serving.request_rows import Ask
 
 POSITION = "dmondrian-position"
-"""Header, and entry of an Arrow schema's metadata: rows that the answering state had learned."""
+"""Header, and entry of an Arrow schema's metadata: weight that it had learned."""
 
 
 def as_lists(columns: Mapping[str, pa.Array]) -> dict[str, list[Any]]:

@@ -7,6 +7,7 @@ its limit.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -100,6 +101,8 @@ class Application:
             status, kind, body, headers = await self._reply(scope, receive)
         except _Gone:
             return
+        except asyncio.CancelledError:  # the server ends, and has waited long enough
+            status, kind, body, headers = _error(BusyError("the server ends: ask the next one"))
         except Exception as error:  # noqa: BLE001  # the edge: every error becomes an answer
             status, kind, body, headers = _error(error)
         head = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body)), *headers]
@@ -149,6 +152,8 @@ class Application:
         labels, model = value.pop("labels", None), self._queue.model
         if "rows" in value or "columns" in value:
             ask = ask_of_json(value, model.names, model.n_columns)
+            if not ask.n:
+                raise DataError("there are no rows: expected at least one")
             table = ColumnReader(model.frames.schema).table([ask])
             model.rows(table)  # refuses what the model cannot take
             lesson = lesson_of(labels, ask.keys, model.frames.numbers(table))

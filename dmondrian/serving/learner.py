@@ -20,6 +20,7 @@ Shapes: n rows, d columns.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,7 @@ class Learner:
     model : ServedModel
         Of the newest checkpoint of a saved estimator.
     most_waiting : int
-        Rows that wait for labels, and keys that are remembered.
+        Largest number of rows that wait for labels, and of keys that are remembered.
     save_rows, save_seconds : int, float
         A save is due after so many rows, or so long after the first that is not saved.
 
@@ -136,6 +137,7 @@ class Learner:
             A key is taken.
         """
         self.keys.check_new(keys, rows)
+        self.keys.check_fits(len(keys))
         self.keys.add(keys, rows)
         self._note()
 
@@ -177,7 +179,10 @@ class Learner:
     def learn(self, rows: np.ndarray, labels: np.ndarray) -> None:
         """Learn rows that were checked, in order."""
         try:
-            self.model.estimator.partial_fit(rows, labels)
+            with warnings.catch_warnings():
+                # Columns were put in order by name.
+                warnings.filterwarnings("ignore", "X does not have valid feature names")
+                self.model.estimator.partial_fit(rows, labels)
         except BaseException as error:
             self.failure = f"rows were not learned ({error}); what came since the last save is lost"
             raise
@@ -195,7 +200,10 @@ class Learner:
             wrong = [y for y in labels if type(y) not in (int, float)]
             if wrong:
                 raise DataError(f"labels should be numbers, found {wrong[:5]!r}")
-            found = np.array(labels, np.float64)
+            try:
+                found = np.array(labels, np.float64)
+            except OverflowError:
+                raise DataError("a label is a number that is too large") from None
             if not np.isfinite(found).all():
                 raise DataError("labels should be finite numbers")
         else:
@@ -251,6 +259,8 @@ class Learner:
             raise
         except DMondrianError as error:
             self.failure = f"what was learned cannot be saved: {error}"
+            if position != self.saved:  # keys of rows that no checkpoint has learned
+                store.delete([_name(position)])
             raise
         self.saved = position
         store.delete([name for name in store.list(FOLDER) if name != _name(position)])

@@ -22,6 +22,9 @@ _STATUSES = {
 }
 
 
+_POSITION = "Weight that the model had learned: number of rows, unless rows had weights."
+
+
 def openapi(model: ServedModel, learns: bool) -> dict[str, Any]:
     """Return the document, as JSON values.
 
@@ -31,6 +34,10 @@ def openapi(model: ServedModel, learns: bool) -> dict[str, Any]:
     learns : bool
         Whether ``/learn`` learns.
     """
+    health = _get("health", "What is served, and how far it is", JSON, "Health")
+    health["responses"]["503"] = {
+        **health["responses"]["200"], "description": "Nothing is learned any more."
+    }  # fmt: skip
     paths: dict[str, Any] = {
         "/predict": {
             "post": {
@@ -48,7 +55,7 @@ def openapi(model: ServedModel, learns: bool) -> dict[str, Any]:
                         "description": "Forecasts, in the form of the request.",
                         "headers": {
                             "dmondrian-position": {
-                                "description": "Rows that the model had learned.",
+                                "description": _POSITION,
                                 "schema": {"type": "integer"},
                             }
                         },
@@ -61,7 +68,7 @@ def openapi(model: ServedModel, learns: bool) -> dict[str, Any]:
                 },
             }
         },
-        "/health": {"get": _get("health", "What is served, and how far it is", JSON, "Health")},
+        "/health": {"get": health},
         "/metrics": {"get": _get("metrics", "Metrics for Prometheus", "text/plain", None)},
         "/openapi.json": {"get": _get("openapi", "This document", JSON, None)},
     }
@@ -137,23 +144,28 @@ def _get(name: str, summary: str, kind: str, schema: str | None) -> dict[str, An
 def _row(model: ServedModel) -> dict[str, Any]:
     if model.names is None:
         n = model.n_columns
-        number = {"type": "number"}
+        number = _value(model, None)
         return {"type": "array", "items": number, "minItems": n, "maxItems": n}
     schema = model.frames.schema
     columns = {} if schema is None else {column.name: column for column in schema.columns}
     return {
         "type": "object",
         "required": list(model.names),
-        "properties": {name: _value(columns.get(name)) for name in model.names},
+        "properties": {name: _value(model, columns.get(name)) for name in model.names},
     }
 
 
-def _value(column: Column | None) -> dict[str, Any]:
+def _value(model: ServedModel, column: Column | None) -> dict[str, Any]:
+    if column is None and "_columns" in model.estimator.__dict__:  # some may be categories
+        return {"type": ["string", "number", "boolean", "null"]}
     if column is None:
-        return {"type": ["number", "boolean", "null"]}
+        return {"type": ["number", "null"] if model.takes_nulls else "number"}
     if column.kind == "time":
-        return {"type": ["string", "null"], "format": "date-time"}
-    if column.kind == "text":
+        has_zone = "tz=" in column.type
+        text = "ISO 8601" + ("" if has_zone else " without a zone, such as 2026-01-31T12:00:00")
+        shape: dict[str, Any] = {"type": ["string", "null"], "description": text}
+        return shape | ({"format": "date-time"} if has_zone else {})
+    if column.kind == "text" or (column.kind == "category" and "string" in column.type):
         return {"type": ["string", "null"]}
     if column.kind == "category":
         return {"type": ["string", "number", "boolean", "null"]}
@@ -214,7 +226,7 @@ def _forecast(model: ServedModel) -> dict[str, Any]:
 
 
 def _forecasts(model: ServedModel) -> dict[str, Any]:
-    position = {"type": "integer", "description": "Rows that the model had learned."}
+    position = {"type": "integer", "description": _POSITION}
     rows = {"type": "array", "items": {"$ref": "#/components/schemas/Forecast"}}
     more = {"position": position, "keys": _keys()}
     return {

@@ -35,10 +35,12 @@ MOST_WAITING = 200_000
 """Rows of requests that wait; more are refused at once."""
 
 _SAVE_SECONDS = 0.2  # between two looks whether a save is due
+_TICK = 0.02  # between two looks whether a lesson is over
+_ENDING = "the server ends: nothing was learned, send the labels to the one that follows"
 
 
 class BusyError(DMondrianError):
-    """Too much waits already."""
+    """The queue is full."""
 
 
 @dataclass
@@ -49,7 +51,7 @@ class Answer:
     ----------
     body : bytes
     position : int
-        Rows that the state had learned.
+        Weight that the state had learned.
     """
 
     body: bytes
@@ -90,6 +92,7 @@ class RequestQueue:
         self._pool = ThreadPoolExecutor(1, "dmondrian-forecast")
         self._saver = ThreadPoolExecutor(1, "dmondrian-save")
         self._save: asyncio.Future[None] | None = None
+        self._is_ending = False
 
     async def forecast(self, ask: Ask) -> Answer:
         """Return the answer to an ask.
@@ -116,6 +119,8 @@ class RequestQueue:
         return result
 
     async def _put(self, queue: deque[_Waiting], asked: Any, n: int) -> Any:
+        if self._is_ending and queue is self._lessons:
+            raise BusyError(_ENDING)
         if self._n_rows + n > MOST_WAITING and self._n_rows:
             raise BusyError(f"{self._n_rows:,} rows wait already: try again in a moment")
         one = _Waiting(asked, asyncio.get_running_loop().create_future())
@@ -143,11 +148,25 @@ class RequestQueue:
         finally:
             ticks.cancel()
 
+    async def finish_lessons(self) -> None:
+        """Learn the rest of a lesson that has begun; refuse those that wait, and more."""
+        self._is_ending = True
+        waiting = [one for one in self._lessons if one.begun is None]
+        self._lessons = deque(one for one in self._lessons if one.begun is not None)
+        for one in waiting:
+            if not one.answer.done():
+                one.answer.set_exception(BusyError(_ENDING))
+        while self._lessons:
+            await asyncio.sleep(_TICK)
+
     async def close(self) -> None:
-        """Save what was learned, and give the model up."""
+        """Save what was learned, whole lessons, and give the model up."""
         if self._save is not None:
             await asyncio.wait([self._save])
+            self._save = None
         learner = self.learner
+        while self._lessons and self._lessons[0].begun is not None:
+            self._learn_some()
         try:
             if learner is not None and not learner.is_saved and learner.failure is None:
                 keys = learner.freeze_keys()

@@ -123,7 +123,7 @@ def ask_of_json(value: Any, names: Sequence[str] | None, n_columns: int) -> Ask:
     if unknown or ("rows" in value) == ("columns" in value):
         raise BodyError(
             f"the body has {sorted(value)[:8]}; expected either rows or columns, and no others but "
-            "keys and details"
+            "details, and keys where the server learns"
         )
     details = value.get("details", True)
     if not isinstance(details, bool):
@@ -196,8 +196,11 @@ def _of_rows(
 def _of_columns(
     columns: Any, names: Sequence[str] | None, n_columns: int
 ) -> tuple[dict[str, list[Any]], int]:
-    if not isinstance(columns, dict) or not all(isinstance(c, list) for c in columns.values()):
+    if not isinstance(columns, dict):
         raise BodyError(f"columns is {_kind(columns)}; expected an object of lists")
+    for name, values in columns.items():
+        if not isinstance(values, list):
+            raise BodyError(f"the column {name!r} is {_kind(values)}; expected a list")
     if names is None:
         raise SchemaError(
             f"the model was fitted on arrays, and knows no names: send rows, each a list of "

@@ -39,7 +39,7 @@ class Address:
     url : str
         Of the run or model, without a position.
     position : int
-        Rows it had learned.
+        Weight it had learned: number of rows, unless a saved estimator's rows had weights.
     digests : tuple of str
         Of the blobs of its trees.
     is_saved_estimator : bool
@@ -80,7 +80,7 @@ class ServedModel:
     estimator : fitted estimator
         Of `frames`; others may have it learn, and call `learned` then.
     position : int
-        Rows learned.
+        Weight learned, as in `Address`.
     classes : list or None
     names : tuple of str or None
         Columns that rows need; None for a model that knows no names.
@@ -117,6 +117,11 @@ class ServedModel:
     def takes_numbers(self) -> bool:
         """Whether trees see the columns as they are: all of them numbers, none of them missing."""
         return self.frames.schema is None and not self.estimator._encodes_rows()
+
+    @property
+    def takes_nulls(self) -> bool:
+        """Whether rows of a model without a schema may have missing values."""
+        return bool(self.estimator._encodes_missing())
 
     @property
     def parameters(self) -> Any:

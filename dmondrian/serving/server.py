@@ -66,6 +66,15 @@ class Options:
     save_seconds: float = 60.0
 
 
+_FLAGS = {
+    "max_body": "--max-body",
+    "most_waiting": "--waiting",
+    "save_rows": "--save-rows",
+    "save_seconds": "--save-every",
+    "reload_seconds": "--reload-every",
+}
+
+
 def serve(model: str, options: Options, on_start: Callable[[str, Mapping[str, Any]], None]) -> None:
     """Serve a model until the process is asked to end.
 
@@ -117,13 +126,13 @@ def check_options(options: Options) -> None:
         With what was expected.
     """
     if not 0 <= options.port < 2**16:
-        raise ParameterError(f"port is {options.port}; expected 0 to 65535")
+        raise ParameterError(f"--port {options.port}: expected 0 to 65535")
     for name in ("max_body", "most_waiting", "save_rows"):
         if getattr(options, name) < 1:
-            raise ParameterError(f"{name} is {getattr(options, name)}; expected at least 1")
+            raise ParameterError(f"{_FLAGS[name]} {getattr(options, name)}: expected at least 1")
     for name in ("reload_seconds", "save_seconds"):
         if not getattr(options, name) >= 0.0:
-            raise ParameterError(f"{name} is {getattr(options, name)}; expected at least 0")
+            raise ParameterError(f"{_FLAGS[name]} {getattr(options, name)}: expected at least 0")
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -204,22 +213,34 @@ async def _serve(
     )
     server = Server(config)
 
+    ending: list[asyncio.Task[None]] = []
+
+    async def end() -> None:
+        await queue.finish_lessons()
+        server.should_exit = True
+
     def stop() -> None:
+        if ending:  # asked for the second time
+            server.should_exit = True
+        else:
+            ending.append(asyncio.get_running_loop().create_task(end()))
+
+    def fail(_: object) -> None:
         server.should_exit = True
 
     tasks = [asyncio.create_task(queue.work())]
     if learner is None and options.reload_seconds > 0.0:
         tasks.append(asyncio.create_task(reloading.look(options.reload_seconds)))
     for task in tasks:
-        task.add_done_callback(lambda _: stop())  # one that ends by itself has failed
+        task.add_done_callback(fail)  # one that ends by itself has failed
     try:
         with _stopping(stop):
             await server.serve(sockets=[listening])
         failed = [task for task in tasks if task.done() and task.exception() is not None]
     finally:
-        for task in tasks:
+        for task in (*tasks, *ending):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *ending, return_exceptions=True)
         await queue.close()
     for task in failed:
         task.result()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dmondrian.errors import CorruptError, DMondrianError
+from dmondrian.errors import CorruptError, DataError, DMondrianError
 
 
 class KeyedError(DMondrianError):
@@ -27,7 +27,7 @@ class WaitingKeys:
     ----------
     n_columns : int
     most : int
-        Rows that wait, and keys that are remembered.
+        Largest number of rows that wait, and of keys that are remembered.
 
     Attributes
     ----------
@@ -61,13 +61,27 @@ class WaitingKeys:
         if other:
             raise KeyedError(f"other rows wait under the keys {other[:8]}: take new keys")
 
+    def check_fits(self, n: int) -> None:
+        """Refuse more rows at once than may wait."""
+        if n > self._most:
+            raise DataError(
+                f"{n} rows came with keys, and at most {self._most} wait: send fewer at once, or "
+                "start the server with a larger --waiting"
+            )
+
     def add(self, keys: Sequence[str], rows: np.ndarray) -> None:
         """Keep rows until their labels come."""
         for key, row in zip(keys, rows, strict=True):
             self._waiting.setdefault(key, row.tobytes())
+        self._bound()
+
+    def _bound(self) -> None:
+        """Give the oldest up."""
         while len(self._waiting) > self._most:
             del self._waiting[next(iter(self._waiting))]
             self.given_up += 1
+        while len(self._learned) > self._most:
+            del self._learned[next(iter(self._learned))]
 
     def is_learned(self, key: str) -> bool:
         """Whether the row of a key was learned, of late."""
@@ -96,8 +110,7 @@ class WaitingKeys:
         for key in keys:
             self._waiting.pop(key, None)
             self._learned[key] = None
-        while len(self._learned) > self._most:
-            del self._learned[next(iter(self._learned))]
+        self._bound()
 
     def copy(self) -> WaitingKeys:
         """Return the same keys, which stay as they are now."""
@@ -144,4 +157,5 @@ class WaitingKeys:
         pairs = list(zip(names, rows, strict=True))
         keys._waiting = {key: row for key, row in pairs if row is not None}
         keys._learned = {key: None for key, row in pairs if row is None}
+        keys._bound()
         return keys

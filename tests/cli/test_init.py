@@ -67,7 +67,7 @@ def test_every_line_that_is_commented_out_is_valid(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text("\n".join(lines).replace('"COLUMN"', '"x"'))
     job = read_job(tmp_path / "job.toml")
     assert job.score is not None
-    assert {"exclude", "categorical", "weight", "shuffle", "null_target", "infinite"} < set(
+    assert {"exclude", "categorical", "text", "weight", "shuffle", "null_target", "infinite"} < set(
         job.data
     )
     assert job.run["checkpoint_every"] == "auto"

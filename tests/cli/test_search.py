@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from .command import SMALL_JOB, call, digests, events, train_words
+from dmondrian.cli.found_settings import combinations
+from dmondrian.cli.job import read_job
+
+from .command import ADULT, SMALL_JOB, call, digests, events, manifests, train_words
 
 
 @pytest.fixture
@@ -33,7 +36,21 @@ def test_the_run_of_the_winner_is_that_of_train(job: Path, shared: str, tmp_path
     assert digests(tmp_path / "run") == digests(tmp_path / "trained")
     (described,) = events(call("describe", tmp_path / "run", "--json")[0])
     assert described["search"]["candidates"] == found["searched"]["candidates"]
-    assert "found by a search, by log_loss" in call("describe", tmp_path / "run")[0]
+    text = call("describe", tmp_path / "run")[0]
+    assert "found by a search, by log_loss" in text
+    assert f"alpha = {best['alpha']}, calibrate = {str(best['calibrate']).lower()}" in text
+    # The job goes on with what was found, and with more rows.
+    more = [f"{ADULT}/part-0000-train.parquet", f"{ADULT}/part-0001-test.parquet"]
+    words += ["--set", "data.path=" + str(more)]
+    assert "`dmondrian train` or" in call("search", job, *words, code=4)[1]
+    for command in (["train", job], ["follow", job, "--once"]):
+        _, stderr = call(*command, *words)
+        assert "with the settings that the search found: alpha = " in stderr
+    assert manifests(tmp_path / "run")[-1]["position"] > 4000
+    _, stderr = call("train", job, *words, "--set", "search.alpha=[0.05, 0.4]", code=2)
+    assert "write these into [forest] and remove [search]" in stderr
+    max((tmp_path / "run" / "search" / "rounds").iterdir()).unlink()
+    assert "is not over: `dmondrian search" in call("train", job, *words, code=2)[1]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +60,7 @@ def test_the_run_of_the_winner_is_that_of_train(job: Path, shared: str, tmp_path
         ("search.alpha=[]", "expected a list of values"),
         ("search.alpha=[-1.0]", "alpha"),
         ("search.depth=[1]", "has no key 'depth'"),
+        ("search.random_state=[1, 2]", "several seeds is chance"),
         ("search.rows=0", "expected at least 1"),
         ("search.n_estimators=[2, 4]", "n_shards: expected at most 2"),
     ],
@@ -54,3 +72,24 @@ def test_mistakes_are_named(job: Path, override: str, words: str) -> None:
 
 def test_a_job_without_a_search_is_refused() -> None:
     assert "[search] is missing" in call("search", SMALL_JOB, code=2)[1]
+
+
+def test_the_folder_of_another_run_is_left_as_it_is(job: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    _, stderr = call("search", job, "--set", f"run.path={tmp_path / 'run'}", code=4)
+    assert "a run that no search made" in stderr
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["run.json"]
+
+
+def test_combinations_are_drawn_without_a_list_of_all(job: Path) -> None:
+    tenths = [k / 10 for k in range(1, 11)]
+    words = [f"search.{name}={tenths}" for name in ("alpha", "eta", "step", "beta", "gamma", "x")]
+    drawn = list(combinations(read_job(job, [*words, "search.candidates=5"])))
+    assert len({repr(one) for one in drawn}) == 5
+    few = ["search.alpha=[1.0, 2.0, 3.0]", "search.candidates=6"]
+    assert list(combinations(read_job(job, few))) == [
+        {"alpha": alpha, "calibrate": calibrate}
+        for alpha in (1.0, 2.0, 3.0)
+        for calibrate in (True, False)
+    ]

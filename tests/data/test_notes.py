@@ -93,3 +93,15 @@ def test_thousands_of_columns_left_out_have_some_notes(write: Write) -> None:
     assert len(plan.notes) == MOST_NOTES + 1
     assert plan.notes[0] == "'c0' is left out: constant (1)"
     assert plan.notes[-1] == "2 more columns are left out; `dmondrian schema` lists them"
+
+
+def test_free_text_gets_a_note(write: Write) -> None:
+    draw = np.random.default_rng(0)
+    words = np.array(["red", "green", "blue", "large", "small"])
+    texts = [f"{' '.join(draw.choice(words, 4))} {i}" for i in range(N)]
+    ids = [f"id {i}" for i in range(N)]
+    path = write({"x": draw.random(N), "note": texts, "id": ids, "y": draw.integers(0, 2, N)})
+    advice = "looks like free text: name it in `text`"
+    assert f"'note' {advice}" in notes(path, target="y")
+    assert f"'id' {advice}" not in notes(path, target="y")
+    assert advice not in notes(path, target="y", text=["note"])

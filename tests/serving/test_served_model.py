@@ -26,7 +26,7 @@ from dmondrian import (
     ParameterError,
 )
 from dmondrian.distributed import score, train
-from dmondrian.serving.learner import check_learns
+from dmondrian.serving.learner import Learner, check_learns
 from dmondrian.serving.request_queue import answers
 from dmondrian.serving.request_rows import Ask, ask_of_arrow, ask_of_json, read_json
 from dmondrian.serving.served_model import Address, ServedModel
@@ -212,3 +212,17 @@ def test_names_of_a_saved_estimator_are_found(rows, tmp_path: Path) -> None:
     }
     (found,) = replies(model, [asked(model, {"columns": columns})])
     assert found["columns"]["prediction"] == forest.predict(some.astype(np.float32)).tolist()
+
+
+def test_frames_are_learned_by_name_and_weights_are_counted(tmp_path: Path) -> None:
+    X = pd.DataFrame(np.random.default_rng(0).random((40, 2)), columns=["a", "b"])
+    forest = AMFClassifier(**SETTINGS).fit(X, X["a"] > 0.5, sample_weight=np.full(40, 0.5))
+    forest.save(tmp_path / "model")
+    model = served(tmp_path / "model")
+    assert model.position == 20
+    learner = Learner(model, 10, 10, 10.0)
+    try:
+        learner.learn(X.to_numpy(np.float32)[:3], np.array([True, False, True]))  # warns of nothing
+    finally:
+        learner.close()
+    assert model.position == 23

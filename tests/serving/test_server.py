@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,7 +19,12 @@ import pyarrow as pa
 import pytest
 from openapi_spec_validator import validate
 
-from dmondrian import AMFClassifier, load
+from dmondrian import AMFClassifier, AMFRegressor, load
+from dmondrian.errors import DataError, FencedError
+from dmondrian.serving.learner import Learner, lesson_of
+from dmondrian.serving.request_queue import SLICE, BusyError, RequestQueue
+from dmondrian.serving.served_model import Address, ServedModel
+from dmondrian.serving.serving_metrics import ServingMetrics
 from tests.cli.command import call
 
 from .client import Server, serving
@@ -112,8 +118,9 @@ def test_what_is_served_matches_its_openapi_document(server: Server) -> None:
     check(server.ask("/health").json, "Health")
     assert schemas["Forecast"]["properties"]["prediction"] == {"enum": ["no", "yes"]}
     assert "/learn" not in document["paths"]
-    with pytest.raises(jsonschema.ValidationError):
-        check([[1]], "Rows")
+    for refused_row in ([1], [0.25, 0.5, None]):
+        with pytest.raises(jsonschema.ValidationError):
+            check([refused_row], "Rows")
     for path, methods in document["paths"].items():
         assert server.ask(path, method="DELETE").status == 405
         if "get" in methods:
@@ -129,7 +136,7 @@ BAD_JSON = {
     "name twice": (b'{"rows": [], "rows": []}', 400, "more than once"),
     "number": (b"3", 400, "expected an object"),
     "both": (b'{"rows": [], "columns": {}}', 400, "either rows or columns"),
-    "more": (b'{"rows": [[1, 2, 3]], "sql": "x"}', 400, "no others"),
+    "more": (b'{"rows": [[1, 2, 3]], "sql": "x"}', 400, "keys where the server learns"),
     "no rows": (b'{"rows": []}', 422, "no rows"),
     "short row": (b'{"rows": [[1, 2, 3], [1, 2]]}', 422, "row 1 is a list of 2"),
     "object": (b'{"rows": [{"a": 1}]}', 422, "knows no names"),
@@ -268,9 +275,13 @@ def test_labels_are_learned_once_in_their_order_whatever_ends_the_process(tmp_pa
             assert (reply.status, words in reply.error) == (status, True), reply.body
         taken = server.ask("/predict", {"rows": rows(range(2)), "keys": ["row 0", "row 30"]})
         assert (taken.status, "row 30" in taken.error) == (409, True)
+        assert server.ask("/learn", {"rows": [], "labels": []}).error.endswith("at least one")
         document = server.ask("/openapi.json").json
         validate(document)
         assert "/learn" in document["paths"]
+        assert "503" in document["paths"]["/health"]["get"]["responses"]
+        with pytest.raises(FencedError, match="is being worked on"):  # the server holds the folder
+            forest.save(path)
         # The save that was due is done when the next lesson has been learned.
         saved = server.ask("/learn", {"keys": keys(range(1)), "labels": labels(range(1))}).json
         assert (saved["position"], saved["saved"]) == (322, 320)
@@ -312,3 +323,67 @@ def test_weighted_rows_and_wrong_options_are_refused(tmp_path: Path) -> None:
     _, stderr = call("serve", tmp_path / "absent", "--port", 0, code=4)
     assert "There is no folder" in stderr
     assert json.loads(call("serve", "x", "--save-rows", 0, "--json", code=2)[0])["exit_code"] == 2
+    _, stderr = call("serve", tmp_path / "weighted", "--waiting", -1, code=2)
+    assert "--waiting -1: expected at least 1" in stderr
+
+
+def test_a_lesson_that_has_begun_is_learned_whole_at_the_end(tmp_path: Path) -> None:
+    fitted().save(tmp_path / "model")
+    X, y = stream(3, 2 * SLICE)
+    body = (X.tolist(), y.tolist())
+
+    async def go() -> tuple[list[Any], int]:
+        model = ServedModel(Address.find(str(tmp_path / "model")))
+        learner = Learner(model, 2000, 10**6, 1000.0)
+        requests = RequestQueue(model, learner, ServingMetrics())
+        keys = [[f"{name} {i}" for i in range(len(y))] for name in "ab"]
+        asked = [lesson_of(list(body[1]), own, X) for own in keys]
+        waiting = [asyncio.create_task(requests.learn(one)) for one in asked]
+        await asyncio.sleep(0)
+        requests._learn_some()  # half of the first
+        work = asyncio.create_task(requests.work())
+        await asyncio.wait_for(requests.finish_lessons(), 300)
+        work.cancel()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        await requests.close()
+        return found, learner.saved
+
+    (first, second), saved = asyncio.run(go())
+    assert (first["learned"], saved) == (len(y), 300 + len(y))
+    assert isinstance(second, BusyError)
+    again = Learner(ServedModel(Address.find(str(tmp_path / "model"))), 3, 1, 1.0)
+    again.close()
+    assert again.keys.is_learned(f"a {len(y) - 1}")
+    assert not again.keys.is_learned("a 0")  # 3 are remembered
+    with pytest.raises(DataError, match="at most 3 wait"):
+        again.wait_for_labels(list("abcd"), X[:4])
+
+
+def test_a_lesson_that_the_end_of_a_server_cut_is_learned_whole(tmp_path: Path) -> None:
+    """`close` alone, as after a second signal."""
+    fitted().save(tmp_path / "model")
+    X, y = stream(3, SLICE + 5)
+
+    async def go() -> Learner:
+        model = ServedModel(Address.find(str(tmp_path / "model")))
+        learner = Learner(model, 2000, 10**6, 1000.0)
+        requests = RequestQueue(model, learner, ServingMetrics())
+        task = asyncio.create_task(requests.learn(lesson_of(y.tolist(), None, X)))
+        await asyncio.sleep(0)
+        requests._learn_some()
+        task.cancel()
+        await requests.close()
+        return learner
+
+    assert asyncio.run(go()).saved == 300 + len(y)
+
+
+def test_a_label_beyond_all_floats_is_refused(tmp_path: Path) -> None:
+    X, _ = stream(0, 30)
+    AMFRegressor(n_estimators=1, random_state=0).fit(X, X[:, 0]).save(tmp_path / "model")
+    learner = Learner(ServedModel(Address.find(str(tmp_path / "model"))), 3, 1, 1.0)
+    try:
+        with pytest.raises(DataError, match="too large"):
+            learner.begin(lesson_of([10**400], None, X[:1]))
+    finally:
+        learner.close()

@@ -173,8 +173,8 @@ def search(
             store.put_same(f"{ROUNDS}/{number:02d}.json", document.seal(about))
             done.append(about)
             _log.info(
-                "after %s %s of %s go on, the best with %s %.5g",
-                counted(ends[number], "row"), len(living), counted(len(found), "candidate"),
+                "after %s, %s learned, %s left, the best with %s %.5g",
+                counted(ends[number], "row"), counted(len(found), "candidate"), len(living),
                 candidates[0].loss, min(losses.values()),
             )  # fmt: skip
     store.delete(store.list("states"))
@@ -226,15 +226,20 @@ def _plan(
     except FencedError:
         raise CheckpointError(
             f"{store.url} is the folder of a search of other data, or these have changed: choose "
-            "another folder"
+            "another folder; a run that was trained with what a search found learns new files by "
+            "`dmondrian train` or `dmondrian follow`"
         ) from None
     return plan
 
 
 def _candidates(estimators: Sequence[Any], plan: Plan, store: Store) -> list[Candidate]:
     found = []
+    schema = plan.schema
+    n_classes = len(schema.classes or ())
+    if any(one._auto_settings(schema.n_features, n_classes) for one in estimators):
+        _log.info("choosing automatic settings of %s", counted(len(estimators), "candidate"))
     for number, one in enumerate(estimators):
-        parameters = resolve_parameters(one, plan, f"{store.url}/none")
+        parameters = resolve_parameters(one, plan, f"{store.url}/none", is_told=False)
         its = ForestParameters.from_json(dict(parameters))
         calibrate = bool(getattr(one, "calibrate", False))
         found.append(
@@ -262,7 +267,11 @@ def _loss(name: str, metrics: Mapping[str, float]) -> float:
 def _ends(
     candidates: Sequence[Candidate], n: int, n_rows: int, most: int, done: Sequence[Any]
 ) -> list[int]:
-    """Return the rows at which rounds end; where slices are forecast, they end with one."""
+    """Return the rows at which rounds end.
+
+    Forests that forecast slices of the stream have no metrics within one: if a candidate is such,
+    rounds end where slices do.
+    """
     if done:
         ends: list[int] = done[0]["rounds"]
         return ends

@@ -31,7 +31,9 @@ SAMPLED_BLOCKS = 16
 """Row groups used to choose settings for the shuffled runs of earlier versions."""
 
 
-def resolve_parameters(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
+def resolve_parameters(
+    estimator: Any, plan: Plan, url: str, is_told: bool = True
+) -> dict[str, Any]:
     """Return the parameters of every forest of the run, as JSON.
 
     Parameters
@@ -41,6 +43,8 @@ def resolve_parameters(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     url : str
         The run's folder. An existing run keeps its parameters; `Run.create` checks whether it is
         of the same job.
+    is_told : bool
+        Whether the log says what is chosen at the level INFO; else it is at DEBUG.
     """
     try:
         return dict(Run.open(url).run_json["parameters"])
@@ -60,14 +64,15 @@ def resolve_parameters(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
         source = f"the first {SAMPLED_BLOCKS} row groups"
     settings = ", ".join(name.replace("_", " ") for name in auto)
     found = counted(min(n, plan.n_rows), "row")
-    _log.info("choosing %s from %s of %s", settings, found, source)
+    level = logging.INFO if is_told else logging.DEBUG
+    _log.log(level, "choosing %s from %s of %s", settings, found, source)
     began = time.monotonic()
     rows = first_rows(plan, n)
     chosen = choose(drawn, auto, rows, n_threads, n)
     seconds = time.monotonic() - began
     varies = (rows[0] != rows[0][:1]).any(axis=0)  # without rows no feature varies
     text = summary_of(chosen, auto, schema.feature_names, varies)
-    _log.info("chosen in %.1f seconds: %s", seconds, text)
+    _log.log(level, "chosen in %.1f seconds: %s", seconds, text)
     return chosen.to_json()
 
 
@@ -80,9 +85,9 @@ def summary_of(
     """
     parts = []
     if "alpha" in auto:
-        parts.append(f"alpha {chosen.alpha:.3g}")
+        parts.append(f"alpha = {chosen.alpha:.3g}")
     if "charge_opening" in auto:
-        parts.append(f"leaves open {'at a price' if chosen.charge_opening else 'free'}")
+        parts.append(f"charge_opening = {str(chosen.charge_opening).lower()}")
     if "feature_scales" in auto and chosen.feature_scales is None:
         parts.append("no feature scales")
     elif "feature_scales" in auto:

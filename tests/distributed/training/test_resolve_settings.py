@@ -121,7 +121,7 @@ def test_a_choice_is_announced_and_reported(
     of_a, of_b = settled["feature_scales"]
     assert of_a == 1.0 > of_b
     assert after.startswith("chosen in ")
-    assert f" seconds: alpha {settled['alpha']:.3g}, leaves open " in after
+    assert f" seconds: alpha = {settled['alpha']:.3g}, charge_opening = " in after
     assert f"largest feature scales of 2: a 1, b {of_b:.3g}, 2 of 2 columns rounded" in after
 
 
@@ -129,7 +129,7 @@ def test_what_was_chosen_is_reported_in_words() -> None:
     drawn = AMFClassifier(random_state=0)._forest_parameters(3, 2)
     auto = ("alpha", "charge_opening", "feature_scales")
     reported = summary_of(drawn, auto, ["a", "b", "c"], np.ones(3, bool))
-    assert reported == "alpha 0.25, leaves open free, no feature scales"
+    assert reported == "alpha = 0.25, charge_opening = false, no feature scales"
     scaled = dataclasses.replace(drawn, feature_scales=(0.25, 1.0, 0.5))
     assert summary_of(scaled, auto[2:], ["a", "b", "c"], np.ones(3, bool)) == (
         "largest feature scales of 3: b 1, c 0.5, a 0.25"
