@@ -207,7 +207,7 @@ def _add_serve(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--learn",
         action="store_true",
-        help="learn labels (POST /learn) and save; of a saved estimator alone",
+        help="learn labels (POST /learn) and save; only for a model written by `save`",
     )
     command.add_argument(
         "--save-rows",

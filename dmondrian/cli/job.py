@@ -340,6 +340,11 @@ def _check_keys(
             yield _unknown_key(source, table, name, model)
         elif mistake := _mistake(model[name], value):
             yield f"{source.place(table, name)}: [{table}] {name}: {mistake}"
+        elif name in ("text_features", "text_words") and not keys.get("text"):
+            yield (
+                f"{_named(source, table, name)}: given without text; add it "
+                f"({model['text'].meaning})"
+            )
     for name, key in model.items():
         if key.required and name not in keys and name not in needless:
             yield (

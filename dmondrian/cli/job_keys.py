@@ -42,9 +42,14 @@ TABLES: dict[str, dict[str, Key]] = {
         "categorical": Key("strings", "columns to read as categories although they are numbers"),
         "text": Key("strings", "columns of strings whose words are features"),
         "text_features": Key(
-            "integer", "features of a text, to which words are hashed (256)", minimum=2, maximum=4096
+            "integer",
+            "features of a text, to which words are hashed (256)",
+            minimum=2,
+            maximum=4096,
         ),
-        "text_words": Key("integer", "words of the longest run that is a feature (1)", minimum=1, maximum=3),
+        "text_words": Key(
+            "integer", "words of the longest run that is a feature (1)", minimum=1, maximum=3
+        ),
         "weight": Key("string", "the column of row weights"),
         "time": Key("string", "the column of times, for a [forest] delay that is a time"),
         "shuffle": Key("boolean", "read the rows in random order, mixed over many row groups"),

@@ -1,7 +1,7 @@
 """The ASGI application: paths, limits of bodies, and errors as JSON.
 
 Relies on a queue of requests. Promises that an error names what was wrong in the words of the
-library, with a status of 4xx where the request is to blame, and that a body is read no further than
+library, with a status of 4xx where the request is to blame, and that no more of a body is kept than
 its limit.
 """
 
@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from dmondrian.errors import DataError, MissingPackageError, ParameterError, SchemaError
@@ -49,6 +50,7 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (ParameterError, 422),
     (ValueError, 422),  # of scikit-learn's checks
 )
+_PASSED, _PASSED_SECONDS = 4, 2.0  # of a body that is too long: times its limit, and how long
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -188,6 +190,7 @@ class Application:
         """Return the body of a request; refuse one that is too long as soon as that is known."""
         length = _header(scope, b"content-length")
         if length.isdigit() and int(length) > self._max_body:
+            await self._pass_over(receive)
             raise self._too_long()
         parts, n = [], 0
         while True:
@@ -197,10 +200,22 @@ class Application:
             part = message.get("body", b"")
             n += len(part)
             if n > self._max_body:
+                await self._pass_over(receive)
                 raise self._too_long()
             parts.append(part)
             if not message.get("more_body", False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _pass_over(self, receive: Receive) -> None:
+        """Read on for a while: some clients look for the answer only after their whole body."""
+        n = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PASSED_SECONDS):
+                while n < _PASSED * self._max_body:
+                    message = await receive()
+                    n += len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
 
     def _too_long(self) -> _Refused:
         text = f"the body has more than {self._max_body:,} bytes: send fewer rows at once"

@@ -16,6 +16,7 @@ from dmondrian.cli.cluster import _address
 from dmondrian.cli.job import build_estimator, check_amounts, read_job
 from dmondrian.cli.job_keys import TABLES
 from dmondrian.cli.tls import tls_mistakes
+from dmondrian.data.text_words import LONGEST_RUN, MOST_FEATURES
 from dmondrian.errors import JobError
 from dmondrian.estimators import ALGORITHMS
 from dmondrian.estimators.stream_following import EXPERTS
@@ -346,6 +347,16 @@ def test_alerts_are_those_of_the_job_file(tmp_path):
     assert read_job(write(tmp_path, GOOD)).alerts is None
     job = read_job(write(tmp_path, f'{GOOD}\n[alerts]\nwhen = "accuracy_window < 0.5"\n'))
     assert job.alerts == {"when": "accuracy_window < 0.5"}
+
+
+def test_keys_of_text_need_text_and_have_bounds(tmp_path):
+    message = refusal(tmp_path, GOOD, "data.text_words=2")
+    assert "[data] text_words: given without text; add it" in message
+    given = ['data.text=["note"]', f"data.text_features={MOST_FEATURES}"]
+    assert read_job(write(tmp_path, GOOD), [*given, f"data.text_words={LONGEST_RUN}"])
+    for name, most in (("text_features", MOST_FEATURES), ("text_words", LONGEST_RUN)):
+        message = refusal(tmp_path, GOOD, given[0], f"data.{name}={most + 1}")
+        assert f"[data] {name}: expected at most {most:,}, got {most + 1:,}" in message
 
 
 @pytest.mark.parametrize("override", ["workers=2", "cluster.workers", "=2", ".a=1", "cluster.=1"])

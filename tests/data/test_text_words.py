@@ -94,6 +94,7 @@ def test_a_text_without_words_is_left_out(write: Write) -> None:
         ({"text": ["d"]}, SchemaError, r"no column is called 'd' \(given as text\)"),
         ({"text": ["c"], "categorical": ["c"]}, ParameterError, "'c' is given as `text`, and"),
         ({"text": ["c"], "target": "c"}, ParameterError, "'c' is given as `text`, and"),
+        ({"text": ["c"], "exclude": ["c"]}, ParameterError, "'c' is given as `text`, and"),
         ({"text": ["c"], "text_features": 1}, ParameterError, r"text_features .* \[2, 4096\]"),
         ({"text": ["c"], "text_words": True}, ParameterError, r"text_words .* \[1, 3\], got True"),
     ],

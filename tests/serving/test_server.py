@@ -200,11 +200,7 @@ def test_other_requests_are_refused(server: Server) -> None:
     assert server.ask("/predict", b"1", kind="text/plain").status == 415
     learn = server.ask("/learn", {"keys": ["a"], "labels": ["yes"]})
     assert (learn.status, "--learn" in learn.error) == (403, True)
-    try:
-        too_long = server.ask("/predict", b" " * 300_000).status
-    except (ConnectionError, OSError):  # it hung up before all was sent
-        too_long = 413
-    assert too_long == 413
+    assert server.ask("/predict", b" " * 300_000).status == 413
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
         head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         raw.sendall(head + b"transfer-encoding: chunked\r\n\r\n" + b"10000\r\n")
