@@ -239,7 +239,7 @@ def _candidates(estimators: Sequence[Any], plan: Plan, store: Store) -> list[Can
     if any(one._auto_settings(schema.n_features, n_classes) for one in estimators):
         _log.info("choosing automatic settings of %s", counted(len(estimators), "candidate"))
     for number, one in enumerate(estimators):
-        parameters = resolve_parameters(one, plan, f"{store.url}/none", is_told=False)
+        parameters = resolve_parameters(one, plan, f"{store.url}/none", is_logged=False)
         its = ForestParameters.from_json(dict(parameters))
         calibrate = bool(getattr(one, "calibrate", False))
         found.append(

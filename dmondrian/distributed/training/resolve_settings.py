@@ -32,7 +32,7 @@ SAMPLED_BLOCKS = 16
 
 
 def resolve_parameters(
-    estimator: Any, plan: Plan, url: str, is_told: bool = True
+    estimator: Any, plan: Plan, url: str, is_logged: bool = True
 ) -> dict[str, Any]:
     """Return the parameters of every forest of the run, as JSON.
 
@@ -43,8 +43,8 @@ def resolve_parameters(
     url : str
         The run's folder. An existing run keeps its parameters; `Run.create` checks whether it is
         of the same job.
-    is_told : bool
-        Whether the log says what is chosen at the level INFO; else it is at DEBUG.
+    is_logged : bool
+        Whether what is chosen is logged at the level INFO; else at DEBUG.
     """
     try:
         return dict(Run.open(url).run_json["parameters"])
@@ -64,7 +64,7 @@ def resolve_parameters(
         source = f"the first {SAMPLED_BLOCKS} row groups"
     settings = ", ".join(name.replace("_", " ") for name in auto)
     found = counted(min(n, plan.n_rows), "row")
-    level = logging.INFO if is_told else logging.DEBUG
+    level = logging.INFO if is_logged else logging.DEBUG
     _log.log(level, "choosing %s from %s of %s", settings, found, source)
     began = time.monotonic()
     rows = first_rows(plan, n)
