@@ -126,7 +126,7 @@ class Interrupt(logging.Handler):
     """Raises KeyboardInterrupt after a round."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "go on" in record.getMessage():
+        if "the best with" in record.getMessage():
             raise KeyboardInterrupt
 
 
