@@ -133,6 +133,7 @@ class BatchFiles:
 
     def __init__(self, source: Source, out: str) -> None:
         self._source = source
+        self.check_rows: Callable[[pa.Table], None] | None = None  # refuses those of no use
         self._store = open_store(out)
         self._state = self._resume()
         self._batches: Iterator[Any] | None = None
@@ -282,6 +283,8 @@ class BatchFiles:
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         if not len(table):
             return
+        if self.check_rows is not None and not self._again:
+            self.check_rows(table)
         is_other = self._waiting and not table.schema.equals(self._waiting[0].rows.schema)
         if is_other and self._again:
             raise self._other_rows()

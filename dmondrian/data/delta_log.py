@@ -244,7 +244,9 @@ class Changes:
             self.counts.unlearned += n_added
 
 
-def files_to_learn(changes: Changes, is_there: Callable[[str], bool], table: str) -> list[Added]:
+def files_to_learn(
+    changes: Changes, is_there: Callable[[str], bool], table: str, by: str = "VACUUM does"
+) -> list[Added]:
     """Return the files with rows that were appended, oldest first.
 
     Parameters
@@ -252,8 +254,8 @@ def files_to_learn(changes: Changes, is_there: Callable[[str], bool], table: str
     changes : Changes
     is_there : callable
         Whether the file of a path exists.
-    table : str
-        For messages.
+    table, by : str
+        For messages: its name, and what deletes files.
 
     Raises
     ------
@@ -266,7 +268,7 @@ def files_to_learn(changes: Changes, is_there: Callable[[str], bool], table: str
     if gone:
         raise DataError(
             f"{table}: {gone[0]} appended rows that the run has not learned; its file was deleted "
-            "(VACUUM does), and its rows are in files that hold learned rows too, which cannot be "
+            f"({by}), and its rows are in files that hold learned rows too, which cannot be "
             "separated: restore the file, or train another run. A run that goes on before files "
             "are deleted does not come to this"
         )

@@ -3,6 +3,8 @@
 Relies on the package `pyiceberg` for catalogs, metadata and manifests, and on
 :mod:`dmondrian.data.delta_log` for what a snapshot did to rows that are learned: it adds and
 removes files as a commit of a Delta table does, and one that replaces files has changed no row.
+One operation may write several snapshots (pyiceberg's overwrite removes files in one and appends in
+the next): those of one commit are seen together, by the metadata files that the table had.
 Promises that rows which the snapshot does not have are not read, and that a row is in one file of
 those returned. Files of which delete files leave rows out, and tables whose columns were renamed or
 dropped, are refused: their files have these columns by the earlier names.
@@ -14,19 +16,26 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
+from urllib.parse import quote, unquote
 
 from dmondrian._optional import require
 from dmondrian.data.delta_log import Changes, appended_only, files_to_learn
 from dmondrian.data.delta_table import uris_below
 from dmondrian.data.plan import TableState
-from dmondrian.data.source import SourceFile, normalise
+from dmondrian.data.source import SAFE, SourceFile, is_local, normalise
 from dmondrian.errors import DataError, PlanError
 
 SCHEME = "iceberg://"
 _METADATA = re.compile(r".+\.metadata\.json")
 _SNAPSHOT = re.compile(r"(?P<table>.+)@v(?P<snapshot>\d+)", re.DOTALL)
 _NAMED = re.compile(r"iceberg://(?P<catalog>[^/@]+)/(?P<table>[^/]+\.[^/]+)")
+
+_LOCAL = re.compile(r"file:(//(localhost)?)?(?=/)")
+_REMOTE = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<host>[^/]+)/(?P<path>.+)", re.DOTALL
+)
 
 NO_SNAPSHOT = 0  # the version of a table without rows
 
@@ -77,7 +86,7 @@ def open_iceberg(location: str, snapshot: int | None = None) -> IcebergTable:
     """
     require("pyiceberg", "lake", f"reading the Iceberg table {location}")
     from pyiceberg.catalog import load_catalog
-    from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.exceptions import NoSuchTableError, ValidationError
     from pyiceberg.table import StaticTable
 
     named = _NAMED.fullmatch(location)
@@ -91,6 +100,13 @@ def open_iceberg(location: str, snapshot: int | None = None) -> IcebergTable:
             raise DataError(f"the Iceberg table {location} has no snapshot {snapshot}")
         _refuse_renamed(location, table)
         live, masked = _live_files(table, found)
+    except DataError:
+        raise
+    except ValidationError as error:
+        raise DataError(
+            f"cannot read the Iceberg table {location}: its metadata are damaged or incomplete: "
+            f"{' '.join(str(error).split())}"
+        ) from error
     except (NoSuchTableError, OSError, ValueError, LookupError) as error:
         raise DataError(f"cannot read the Iceberg table {location}: {error}") from error
     version = NO_SNAPSHOT if found is None else int(found.snapshot_id)
@@ -164,13 +180,12 @@ def iceberg_files_since(
         )
     changes = Changes(_rows_at(table, then.version) | dict(learned))
     deleted = 0
-    for snapshot in chain:
-        actions, n_deletes = _actions(table, snapshot)
+    for actions, n_deletes in _commits(table, chain):
         changes.commit(actions)
         deleted += n_deletes
     paths = [file.path for entry in changes.entries() for file in entry.all_files()]
     there = dict(files_there(paths))
-    added = files_to_learn(changes, there.__contains__, table.name)
+    added = files_to_learn(changes, there.__contains__, table.name, "removal of orphan files does")
     _refuse_deletes(table, [file.path for file in added])
     counts = changes.counts
     state = TableState(
@@ -186,7 +201,7 @@ def iceberg_files_since(
 
 def is_of_iceberg(table: IcebergTable, uri: str) -> bool:
     """Return whether a file is one of a table, as far as the place where these are tells."""
-    return uri in table.live or uri.startswith(f"{normalise(table.source.location())}/")
+    return uri in table.live or uri.startswith(f"{_plain_uri(table.source.location())}/")
 
 
 def files_there(uris: Iterable[str]) -> Iterator[tuple[str, SourceFile]]:
@@ -196,7 +211,9 @@ def files_there(uris: Iterable[str]) -> Iterator[tuple[str, SourceFile]]:
         folder, _, name = uri.rpartition("/")
         folders.setdefault(folder, []).append(name)
     for folder, names in folders.items():
-        yield from ((f"{folder}/{name}", file) for name, file in uris_below(folder, names))
+        plain = {(name if is_local(folder) else unquote(name)): name for name in names}
+        found = uris_below(folder, plain)
+        yield from ((f"{folder}/{plain[name]}", file) for name, file in found)
 
 
 def _refuse_deletes(table: IcebergTable, uris: Iterable[str]) -> None:
@@ -251,7 +268,18 @@ def _check_format(file: Any) -> None:
 
 
 def _uri(file: Any) -> str:
-    return normalise(str(file.file_path))
+    return _plain_uri(str(file.file_path))
+
+
+def _plain_uri(location: str) -> str:
+    """Return the uri of a location that a table names, in which no character stands for others."""
+    text = location.rstrip("/")
+    if local := _LOCAL.match(text):
+        return text[local.end() :]
+    if not (remote := _REMOTE.fullmatch(text)):
+        return normalise(text)
+    scheme = "s3" if remote["scheme"] in ("s3a", "s3n") else remote["scheme"]
+    return f"{scheme}://{remote['host']}/{quote(remote['path'], safe=SAFE)}"
 
 
 def _snapshots_since(table: IcebergTable, version: int) -> list[Any] | None:
@@ -266,9 +294,10 @@ def _snapshots_since(table: IcebergTable, version: int) -> list[Any] | None:
     at = table.state.version
     while at != version:
         snapshot = None if at == NO_SNAPSHOT else table.source.snapshot_by_id(at)
-        if snapshot is None and (
-            at != NO_SNAPSHOT or table.source.snapshot_by_id(version) is None
-        ):  # to expire a snapshot may also take it out of those that follow it
+        if snapshot is None and at != NO_SNAPSHOT:
+            return None
+        # To expire a snapshot may also take it out of those that follow it.
+        if snapshot is None and _is_newer(table, [one.snapshot_id for one in chain[-1:]], version):
             return None
         if snapshot is None:
             raise PlanError(
@@ -290,11 +319,105 @@ def _rows_at(table: IcebergTable, version: int) -> dict[str, int]:
         return {}
 
 
-def _actions(table: IcebergTable, snapshot: Any) -> tuple[list[dict[str, Any]], int]:
-    """Return what a snapshot did to data files, as of a Delta log, and the rows of its deletes."""
-    adds: list[Any] = []
-    removes: list[Any] = []
-    specs, deleted = set(), 0
+def _is_newer(table: IcebergTable, oldest: list[int], version: int) -> bool:
+    """Return whether all these snapshots were written behind another one, or that one is gone."""
+    order = {one.snapshot_id: n for n, one in enumerate(table.source.metadata.snapshots)}
+    return all(order[one] > order.get(version, -1) for one in oldest) and bool(
+        oldest or version not in order
+    )
+
+
+@dataclass
+class _Step:
+    """What a snapshot did to data files."""
+
+    snapshot: Any
+    adds: dict[str, Any]
+    removes: dict[str, Any]
+    specs: set[int]
+    deleted: int  # rows of its delete files
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it changed rows."""
+        summary = self.snapshot.summary
+        return (str(summary.operation.value) if summary else "overwrite") != "replace"
+
+
+def _commits(
+    table: IcebergTable, chain: Iterable[Any]
+) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    """Yield the actions, as of a Delta log, and the rows of delete files, commit by commit.
+
+    Raises
+    ------
+    DataError
+        Whether rows were appended in the place of learned ones is not known.
+    """
+    steps = [_step(table, snapshot) for snapshot in chain]
+    ends: dict[int, bool | None] = {}
+    if any(
+        step.removes and step.is_change and any(other.adds for other in steps[number + 1 :])
+        for number, step in enumerate(steps)
+    ):
+        ends = _ends(table, [step.snapshot for step in steps])
+    group: list[_Step] = []
+    for number, step in enumerate(steps):
+        group.append(step)
+        is_last = number == len(steps) - 1
+        is_end = True if is_last else ends.get(step.snapshot.snapshot_id, True)
+        if is_end is None:
+            fresh = {path for one in steps[: number + 1] for path in one.adds}
+            is_change = any(set(one.removes) - fresh for one in group if one.is_change)
+            if is_change and steps[number + 1].adds and steps[number + 1].is_change:
+                raise DataError(
+                    f"{table.name}: snapshot {step.snapshot.snapshot_id} removed files, and the "
+                    f"next one, {steps[number + 1].snapshot.snapshot_id}, appended rows; whether "
+                    "one operation did both, such as an overwrite, and these rows stand for "
+                    "learned ones, is not known: the metadata file between them is gone. Train "
+                    "another run, or let the table keep more of these files "
+                    "(write.metadata.previous-versions-max)"
+                )
+            is_end = True
+        if is_end:
+            yield _actions(group)
+            group = []
+
+
+def _ends(table: IcebergTable, chain: list[Any]) -> dict[int, bool | None]:
+    """Return whether a table's newest snapshot ever was each of some; None if it is not known."""
+    from pyiceberg.exceptions import ValidationError
+    from pyiceberg.serializers import FromInputFile
+
+    first = chain[0].timestamp_ms
+    newest: set[int] = set()
+    lost: list[int] = []  # times of metadata files that are gone
+    entries = table.source.metadata.metadata_log
+    for entry in entries:
+        if entry.timestamp_ms < first:
+            continue
+        try:
+            found = FromInputFile.table_metadata(table.source.io.new_input(entry.metadata_file))
+        except (OSError, ValueError, ValidationError):
+            lost.append(entry.timestamp_ms)
+        else:
+            newest.add(found.current_snapshot_id or NO_SNAPSHOT)
+    begin = min(
+        (entry.timestamp_ms for entry in entries), default=table.source.metadata.last_updated_ms
+    )
+    known: dict[int, bool | None] = {}
+    for one, after in pairwise(chain):
+        is_known = begin < one.timestamp_ms and not any(
+            one.timestamp_ms <= time <= after.timestamp_ms for time in lost
+        )
+        unless = False if is_known else None
+        known[one.snapshot_id] = True if one.snapshot_id in newest else unless
+    return known
+
+
+def _step(table: IcebergTable, snapshot: Any) -> _Step:
+    """Return what a snapshot did to data files."""
+    step = _Step(snapshot, {}, {}, set(), 0)
     for manifest in snapshot.manifests(table.source.io):
         if manifest.added_snapshot_id != snapshot.snapshot_id:
             continue
@@ -303,26 +426,39 @@ def _actions(table: IcebergTable, snapshot: Any) -> tuple[list[dict[str, Any]], 
             if entry.snapshot_id != snapshot.snapshot_id or status == 0:  # it was there before
                 continue
             if int(manifest.content) != 0:
-                deleted += int(entry.data_file.record_count) if status == 1 else 0
+                step.deleted += int(entry.data_file.record_count) if status == 1 else 0
                 continue
             _check_format(entry.data_file)
-            specs.add(manifest.partition_spec_id)
-            (adds if status == 1 else removes).append(entry.data_file)
-    operation = str(snapshot.summary.operation.value) if snapshot.summary else "overwrite"
-    shared = {"dataChange": operation != "replace"}
+            step.specs.add(manifest.partition_spec_id)
+            files = step.adds if status == 1 else step.removes
+            files[_uri(entry.data_file)] = entry.data_file
+    return step
 
-    def action(file: Any) -> dict[str, Any]:
+
+def _actions(steps: list[_Step]) -> tuple[list[dict[str, Any]], int]:
+    """Return what the snapshots of a commit did, as of a Delta log, and the rows of its deletes."""
+    adds: dict[str, Any] = {}
+    removes: dict[str, Any] = {}
+    for step in steps:
+        removes.update({path: file for path, file in step.removes.items() if path not in adds})
+        adds = {path: file for path, file in adds.items() if path not in step.removes} | step.adds
+    specs = set().union(*(step.specs for step in steps))
+    shared = {"dataChange": any(step.is_change for step in steps)}
+
+    def action(path: str, file: Any) -> dict[str, Any]:
         stats = json.dumps({"numRecords": int(file.record_count)})
-        found = {"path": _uri(file), "stats": stats, **shared}
+        found = {"path": path, "stats": stats, **shared}
         if len(specs) == 1:
             found["partitionValues"] = {"partition": repr(file.partition)}
         return found
 
-    n_adds, n_removes = (sum(int(f.record_count) for f in files) for files in (adds, removes))
+    n_adds, n_removes = (
+        sum(int(file.record_count) for file in files.values()) for files in (adds, removes)
+    )
     # A file that was written again has no more rows than before where some were deleted.
-    info = {"operation": "DELETE"} if n_adds < n_removes else {}
+    is_delete = len(steps) == 1 and n_adds < n_removes
     return [
-        *({"add": action(file)} for file in adds),
-        *({"remove": action(file)} for file in removes),
-        {"commitInfo": info},
-    ], deleted
+        *({"add": action(path, file)} for path, file in adds.items()),
+        *({"remove": action(path, file)} for path, file in removes.items()),
+        {"commitInfo": {"operation": "DELETE"} if is_delete else {}},
+    ], sum(step.deleted for step in steps)

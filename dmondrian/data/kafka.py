@@ -19,6 +19,7 @@ from dmondrian.data.batch_files import Position
 from dmondrian.errors import DataError, OutageError, ParameterError
 
 _TIMEOUT = 30.0  # seconds that brokers may take for an answer
+_MOST_ROWS = 1_000_000  # what one call of a consumer may return
 
 
 class KafkaTopic:
@@ -41,16 +42,18 @@ class KafkaTopic:
         In place of a schema: takes the values of messages, a list of bytes, and returns an Arrow
         record batch or table with a row for each.
     idle : float
-        Seconds to wait for a message where all were read, before there is nothing now.
+        Seconds to wait for a message where all were read, before there is nothing now; more than 0
+        and at most 3600.
     batch_rows : int
-        Most rows of a batch.
+        Most rows of a batch, at most 1,000,000.
 
     Raises
     ------
     MissingPackageError
         `confluent-kafka` is not installed.
     ParameterError
-        Neither or both of schema and decode were given.
+        Neither or both of schema and decode were given, or one of the others cannot be used, such
+        as an unknown name in `config`.
 
     Examples
     --------
@@ -77,6 +80,7 @@ class KafkaTopic:
                 "expected one of schema, the columns of messages that are JSON objects, and "
                 "decode, which makes rows of the bytes of messages"
             )
+        _check(topic, config, schema, decode, idle, batch_rows)
         self.topic, self.idle, self.batch_rows = topic, idle, batch_rows
         self._schema, self._decode = schema, decode
         self._config = {
@@ -98,9 +102,9 @@ class KafkaTopic:
         OutageError
             The brokers do not answer.
         """
-        from confluent_kafka import Consumer, KafkaError, KafkaException
+        from confluent_kafka import KafkaError, KafkaException
 
-        consumer = Consumer(self._config)
+        consumer = self._consumer()
         try:
             partitions = self._begin(consumer, position)
             read: set[int] = set()  # partitions of which all messages were read
@@ -135,6 +139,16 @@ class KafkaTopic:
             raise OutageError(f"the Kafka topic {self.topic!r}: {error}") from error
         finally:
             consumer.close()
+
+    def _consumer(self) -> Any:
+        from confluent_kafka import Consumer, KafkaException
+
+        try:
+            return Consumer(self._config)
+        except (KafkaException, TypeError, ValueError) as error:
+            raise ParameterError(
+                f"config of the Kafka topic {self.topic!r} cannot be used: {error}"
+            ) from error
 
     def _begin(self, consumer: Any, position: Position) -> set[int]:
         """Assign all partitions from a position on; return them."""
@@ -174,14 +188,67 @@ class KafkaTopic:
             start = at
 
     def _rows(self, values: list[bytes], partition: int, offset: int) -> pa.Table:
-        where = f"partition {partition} of the Kafka topic {self.topic!r}, from offset {offset} on"
+        where = f"partition {partition} of the Kafka topic {self.topic!r}"
+        if self._decode is None:
+            return self._rows_of_json(values, where, offset)
         try:
-            if self._decode is None:
-                return pa.Table.from_pylist([json.loads(v) for v in values], schema=self._schema)
             found = self._decode(values)
-        except (ValueError, TypeError, AttributeError, pa.ArrowException) as error:
-            raise DataError(f"{where}: messages that cannot be decoded: {error}") from error
+        except Exception as error:  # of a function of the caller
+            raise DataError(
+                f"{where}: decode failed on the {len(values)} messages from offset {offset} on: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         rows = pa.Table.from_batches([found]) if isinstance(found, pa.RecordBatch) else found
         if not isinstance(rows, pa.Table) or len(rows) != len(values):
-            raise DataError(f"{where}: decode should return a row for each of the messages")
+            raise DataError(
+                f"{where}, from offset {offset} on: decode should return a row for each of the "
+                "messages"
+            )
         return rows
+
+    def _rows_of_json(self, values: list[bytes], where: str, offset: int) -> pa.Table:
+        found = []
+        for number, value in enumerate(values):
+            try:
+                one = json.loads(value)
+            except ValueError as error:
+                raise DataError(f"{where}, offset {offset + number}: no JSON: {error}") from error
+            if not isinstance(one, dict):
+                raise DataError(
+                    f"{where}, offset {offset + number}: expected a JSON object, got {value[:60]!r}"
+                )
+            found.append(one)
+        try:
+            return pa.Table.from_pylist(found, schema=self._schema)
+        except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException):
+            pass
+        for number, one in enumerate(found):
+            try:
+                pa.Table.from_pylist([one], schema=self._schema)
+            except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException) as e:
+                raise DataError(
+                    f"{where}, offset {offset + number}: values that are not of the schema: {e}"
+                ) from e
+        raise DataError(f"{where}, from offset {offset} on: messages that are not of the schema")
+
+
+def _check(topic: Any, config: Any, schema: Any, decode: Any, idle: Any, batch_rows: Any) -> None:
+    """Refuse parameters of a topic that cannot be used."""
+    if not isinstance(topic, str) or not topic:
+        raise ParameterError(f"topic is {topic!r}; expected a name")
+    if not isinstance(config, Mapping) or "bootstrap.servers" not in config:
+        raise ParameterError('config lacks "bootstrap.servers"; expected a mapping with it')
+    if schema is not None and not isinstance(schema, pa.Schema):
+        raise ParameterError(
+            f"schema is {schema!r}; expected a pyarrow.Schema, such as pa.schema({{...}})"
+        )
+    if decode is not None and not callable(decode):
+        raise ParameterError(f"decode is {decode!r}; expected a function of a list of bytes")
+    is_number = isinstance(idle, int | float) and not isinstance(idle, bool)
+    if not is_number or not 0.0 < idle <= 3600.0:
+        raise ParameterError(f"idle is {idle!r}; expected seconds, more than 0 and at most 3600")
+    is_count = isinstance(batch_rows, int) and not isinstance(batch_rows, bool)
+    if not is_count or not 1 <= batch_rows <= _MOST_ROWS:
+        raise ParameterError(
+            f"batch_rows is {batch_rows!r}; expected a number of rows from 1 to {_MOST_ROWS:,}"
+        )

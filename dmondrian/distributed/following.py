@@ -40,6 +40,7 @@ from dmondrian.distributed.training.attempt import AttemptOptions, attempt_optio
 from dmondrian.distributed.training.batch_source import (
     about_batches,
     batch_files,
+    check_data,
     drop_learned,
     refuse_with_labels,
     rows_to_take,
@@ -201,7 +202,7 @@ def follow(
     if is_source:
         refuse_with_labels(labels)
     else:
-        check_paths(data, IN_MEMORY)
+        check_data(data)
     url = open_store(run).url
     batches = batch_files(data, url) if is_source else None
     data = data if batches is None else batches.out

@@ -163,6 +163,56 @@ def test_rows_that_are_deleted_are_counted(table: Any) -> None:
     assert all(f"the Iceberg table {NAME}" in note for note in later.about_learned)
 
 
+def operate(table: Any, operation: str) -> None:
+    """Write rows 0 to 9 in the place of learned ones, in more than one snapshot of a commit."""
+    before = len(table.metadata.snapshots)
+    if operation == "overwrite":
+        table.overwrite(rows(0, 10))
+    elif operation == "upsert":
+        changed = rows(4, 10).set_column(1, "k", pa.array(["other"] * 6))
+        table.upsert(changed, join_cols=["id"])
+    else:
+        table.dynamic_partition_overwrite(rows(0, 10))
+    assert len(table.metadata.snapshots) > before + 1
+
+
+@pytest.mark.parametrize("operation", ["overwrite", "upsert", "dynamic"])
+def test_rows_in_the_place_of_learned_ones_are_not_learned(table: Any, operation: str) -> None:
+    if operation == "dynamic":
+        with table.update_spec() as spec:
+            spec.add_identity("k")
+        table.overwrite(rows(0, 12))
+    plan = stored(make_plan(NAME))
+    operate(table, operation)
+    table.append(rows(20, 22))
+    table.delete("id = 20")
+    table.append(rows(22, 24))  # a commit of its own
+    later = extend_plan(plan, NAME, 12)
+    assert sorted(ids(later, 12)) == [21, 22, 23]
+    assert any("deleted since" in note for note in later.about_learned)
+
+
+def test_snapshots_of_which_the_commit_is_not_known_are_refused(table: Any) -> None:
+    plan = stored(make_plan(NAME))
+    operate(table, "overwrite")
+    table.append(rows(20, 22))
+    for entry in table.metadata.metadata_log:
+        Path(entry.metadata_file.removeprefix("file://")).unlink()
+    with pytest.raises(DataError, match="whether one operation did both"):
+        extend_plan(plan, NAME, 12)
+
+
+def test_partitions_whose_names_have_escapes_are_read(table: Any) -> None:
+    with table.update_spec() as spec:
+        spec.add_identity("k")
+    names = ["a/b", "50%", "a b", "x=1", "a#b?"]
+    table.append(pa.table({"id": np.arange(12.0, 17.0), "k": names}))
+    plan = stored(make_plan(NAME))
+    assert sorted(ids(plan)) == list(range(17))
+    table.append(pa.table({"id": [17.0], "k": ["c/d"]}))
+    assert ids(extend_plan(plan, NAME, 17), 17) == [17]
+
+
 def test_another_table_or_past_is_refused(
     table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +231,9 @@ def test_snapshots_that_are_expired(table: Any) -> None:
     plan = stored(make_plan(NAME))
     for first in (12, 14, 16):
         table.append(rows(first, first + 2))
+    between = table.metadata.snapshots[-2].snapshot_id
+    table.maintenance.expire_snapshots().by_ids([between]).commit()
+    assert ids(extend_plan(plan, NAME, 12), 12) == list(range(12, 18))
     expired = [one.snapshot_id for one in table.metadata.snapshots[:-1]]
     table.maintenance.expire_snapshots().by_ids(expired).commit()
     assert ids(extend_plan(plan, NAME, 12), 12) == list(range(12, 18))
@@ -267,6 +320,14 @@ def delete_by_position(table: Any, position: int) -> None:
             return [*written(), writer.to_manifest_file()]
 
         update._manifests = manifests
+
+
+@pytest.mark.parametrize("text", ["{", '{"format-version": 2}'])
+def test_damaged_metadata_are_named(tmp_path: Path, text: str) -> None:
+    place = tmp_path / "v1.metadata.json"
+    place.write_text(text)
+    with pytest.raises(DataError, match=r"v1\.metadata\.json: its metadata are damaged"):
+        make_plan(place)
 
 
 def test_files_with_positional_deletes_are_refused(table: Any) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
-from dmondrian import DataError, ParameterError
+from dmondrian import DataError, DMondrianError, ParameterError
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.data import Position, batch_files
@@ -125,13 +126,20 @@ def test_a_batch_that_cannot_be_learned_is_given_anew(
         rows.column_names.index("income"), "income", pa.array(["?"] * len(rows))
     )
     batches = tmp_path / "run/batches"
+    place = rows.column_names.index("age")
+    infinite = rows.set_column(place, "age", pa.array([float("inf")] * len(rows)))
 
     def source(values: pa.Table) -> Any:
         return lambda position: values.slice(position.rows).to_batches(500)
 
     train(forest(), source(rows.slice(0, 2000)), run=tmp_path / "run", **options(client))
-    with pytest.raises(DataError, match=r"unknown label .*delete this file and all with higher"):
-        train(forest(), source(wrong), run=tmp_path / "run", **options(client))
+    before = sorted(batches.iterdir())
+    for other, words in ((wrong, "unknown label '.'"), (rows.drop(["age"]), "lacks .*age")):
+        with pytest.raises(DMondrianError, match=words):
+            train(forest(), source(other), run=tmp_path / "run", **options(client))
+    assert sorted(batches.iterdir()) == before
+    with pytest.raises(DataError, match=r"is infinite .*delete this file and all with higher"):
+        train(forest(), source(infinite), run=tmp_path / "run", **options(client))
     names = sorted(file.name for file in batches.iterdir())
     Path(batches / names[-2]).rename(tmp_path / "kept")
     with pytest.raises(DataError, match=f"lacks {names[-2]}, of which not all rows are learned"):
@@ -168,6 +176,13 @@ def test_follow_learns_what_a_source_gives(
     run = Run.open(tmp_path / "run")
     assert len(run.manifests()) == 3
     assert run.store.list("batches") == ["batches/0000000004.parquet"]
+
+
+def test_rows_in_memory_are_pointed_to_batches(rows: pa.Table) -> None:
+    for data in (rows, rows.to_batches()[0], rows.to_pandas(), pa.dataset.dataset(rows).scanner()):
+        for call in (train, follow):
+            with pytest.raises(ParameterError, match=r"Batches of rows .*`table\.to_batches\(\)`"):
+                call(forest(), data, run="unused", target="income")
 
 
 def test_a_source_without_rows_is_refused(client: Client, tmp_path: Path) -> None:

@@ -82,8 +82,45 @@ def test_what_a_topic_lacks_is_refused(broker: tuple[Any, dict[str, str]]) -> No
     with pytest.raises(ParameterError, match="one of schema"):
         KafkaTopic("few", config)
     wrong = pa.schema({"y": pa.int64()})
-    with pytest.raises(DataError, match=r"partition [01] .*from offset 0 on: .*decoded"):
+    with pytest.raises(DataError, match=r"partition [01] .*, offset 0: .* not of the schema"):
         list(KafkaTopic("few", config, schema=wrong)(Position()))
     one = KafkaTopic("few", config, decode=lambda values: pa.table({"n": [len(values)]}))
     with pytest.raises(DataError, match="a row for each"):
         list(one(Position()))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [(b"null", "a JSON object"), (b"[1, 2]", "a JSON object"), (b"{", "no JSON")]
+)
+def test_a_message_that_is_no_row_is_named(
+    broker: tuple[Any, dict[str, str]], text: bytes, words: str
+) -> None:
+    producer, config = broker
+    name = f"wrong{len(text)}"
+    for value in (b'{"x": 1}', text):
+        producer.produce(name, value, partition=0)
+    assert producer.flush(30.0) == 0
+    with pytest.raises(DataError, match=rf"partition 0 .*, offset 1: .*{words}"):
+        list(KafkaTopic(name, config, schema=SCHEMA)(Position()))
+    failing = KafkaTopic(name, config, decode=lambda values: pa.table({"x": [{}["x"]]}))
+    with pytest.raises(DataError, match=r"partition 0 .*decode failed .* offset 0 on: KeyError"):
+        list(failing(Position()))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"idle": -1}, {"idle": 0}, {"idle": float("inf")}, {"batch_rows": 0},
+        {"batch_rows": 10**7}, {"schema": {"x": pa.int64()}}, {"config": {}}, {"topic": ""},
+    ],
+)  # fmt: skip
+def test_parameters_of_a_topic_are_checked(wrong: dict[str, Any]) -> None:
+    given = {"topic": "rows", "config": {"bootstrap.servers": "127.0.0.1:1"}, "schema": SCHEMA}
+    with pytest.raises(ParameterError, match=next(iter(wrong))):
+        KafkaTopic(**{**given, **wrong})
+
+
+def test_an_unknown_name_in_the_config_is_refused() -> None:
+    config = {"bootstrap.servers": "127.0.0.1:1", "no.such.name": 1}
+    with pytest.raises(ParameterError, match=r"no\.such\.name"):
+        next(KafkaTopic("rows", config, schema=SCHEMA)(Position()))

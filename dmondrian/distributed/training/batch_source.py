@@ -3,19 +3,27 @@
 Relies on :mod:`dmondrian.data.batch_files`, which writes them to the run's folder first, and on the
 continuation of runs. Promises the forest of a run on Parquet files with the same rows, whatever
 ends the process meanwhile; and that files are deleted when the two newest checkpoints have their
-rows.
+rows. Once a run has begun, a batch whose columns or labels it cannot learn is refused before it is
+written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+
+import pyarrow as pa
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
 from dmondrian.checkpoint.stream import BATCHES
-from dmondrian.data import BatchFiles
+from dmondrian.data import BatchFiles, Schema, stored_plan
+from dmondrian.data.columns import check_types
+from dmondrian.data.encode import encode_target
+from dmondrian.data.paths import check_paths
+from dmondrian.distributed.training.run_setup import IN_MEMORY
 from dmondrian.errors import CheckpointError, DataError, ParameterError
 
 ROUND_ROWS = 1 << 20
@@ -49,10 +57,37 @@ def rows_to_take(files: BatchFiles, url: str) -> int:
     row as if nothing had ended it.
     """
     try:
-        Run.open(url)
+        run = Run.open(url)
     except CheckpointError:
         return 0 if files.is_round else max(0, ROUND_ROWS - files.position.rows)
+    if files.check_rows is None:
+        files.check_rows = partial(_check_rows, stored_plan(run.stream).schema)
     return ROUND_ROWS
+
+
+def _check_rows(schema: Schema, rows: pa.Table) -> None:
+    """Refuse rows whose columns or labels a run cannot learn, before they are written."""
+    source = "a batch of the source, which is not written,"
+    check_types(schema, dict(zip(rows.schema.names, rows.schema.types, strict=True)), source)
+    if schema.target is not None and rows.column_names.count(schema.target) == 1:
+        encode_target(schema, rows[schema.target], lambda row: f"row {row} of {source[:-1]}")
+
+
+def check_data(data: Any) -> None:
+    """Refuse data that are neither places of Parquet nor batches of rows.
+
+    Raises
+    ------
+    ParameterError
+    """
+    try:
+        check_paths(data, IN_MEMORY)
+    except ParameterError as error:
+        raise ParameterError(
+            f"{error}. Batches of rows are taken too: an iterable of Arrow record batches or "
+            "tables (`table.to_batches()`, `[batch]`, `scanner.to_batches()`; of a pandas frame "
+            "`[pyarrow.Table.from_pandas(frame)]`), or a function of a Position that returns one"
+        ) from error
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from dmondrian._text.wording import counted
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, gives_batches
-from dmondrian.data.paths import check_paths
 from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.events import EventListener
@@ -31,10 +30,11 @@ from dmondrian.distributed.training.attempt import AttemptOptions, attempt_optio
 from dmondrian.distributed.training.batch_source import (
     about_batches,
     batch_files,
+    check_data,
     drop_learned,
     rows_to_take,
 )
-from dmondrian.distributed.training.run_setup import IN_MEMORY, prepare_run
+from dmondrian.distributed.training.run_setup import prepare_run
 from dmondrian.distributed.training.stage_dask import is_dask, stage
 from dmondrian.distributed.training.validation import HeldOutData, validation_of
 from dmondrian.errors import DataError
@@ -220,7 +220,7 @@ def train(
     options = replace(options, alerts=Alerts.of(alerts), on_event=on_event)
     is_source = gives_batches(data)
     if not is_dask(data) and not is_source:
-        check_paths(data, IN_MEMORY)
+        check_data(data)
     held_out = None if validation is None else HeldOutData(validation)
     url = open_store(run if run is not None else tempfile.mkdtemp(prefix="dmondrian-run-")).url
     with ExitStack() as stack:
