@@ -35,7 +35,8 @@ def copy_model(
     ----------
     url : str or path
     folder : str or path
-        Folder or URL; new, empty, or with what a killed copy of the same checkpoint left.
+        Folder or URL; new, empty, or with what a killed copy of the same checkpoint left. A copy
+        that is there already is compared.
     resumable : bool
         Leave what was written where the copy fails, so that the next one goes on with it.
 
@@ -53,13 +54,24 @@ def copy_model(
     ParameterError
         The folder holds something, or trees that the run took later are not at this position's end.
     """
-    found = copied_pieces(Run.open(url))
+    return copy_pieces(url, folder, resumable=resumable)[0]
+
+
+def copy_pieces(
+    url: str | os.PathLike[str], folder: str | os.PathLike[str], *, resumable: bool = False
+) -> tuple[Run, int]:
+    """Copy as :func:`copy_model`; return the copy, and how many objects this call wrote."""
+    model = Run.open(url)
+    found = copied_pieces(model)
     objects = dict(_objects(found))
     target = open_store(folder)
+    refuse_within(target, model.store)
     there = target.list()
-    others = [name for name in there if name not in objects]
-    if others or found[0][1].name in there:
-        raise taken(target, [*others, *there][0])
+    others = [name for name in there if name not in objects and name != PLACES_NAME]
+    if others:
+        raise taken(target, others[0])
+    if found[0][1].name in there:  # it is a copy, whose places are its own
+        objects.pop(PLACES_NAME, None)
     written: list[str] = []
     try:
         for name, read in objects.items():
@@ -70,7 +82,7 @@ def copy_model(
             with suppress(StoreError):  # what stays is no model, and in nobody's way
                 target.delete(written)
         raise
-    return Run.open(target.url)
+    return Run.open(target.url), len(written)
 
 
 def copied_pieces(run: Run) -> Pieces:
@@ -125,8 +137,24 @@ def put_object(target: Store, name: str, data: bytes) -> bool:
     return True
 
 
+def refuse_within(target: Store, model: Store) -> None:
+    """Refuse a folder for something new that is a model's own, or lies within it.
+
+    Raises
+    ------
+    ParameterError
+    """
+    new, old = (
+        os.path.realpath(store.address.path) if store.is_local else store.url
+        for store in (target, model)
+    )
+    if f"{new.rstrip('/')}/".startswith(f"{old.rstrip('/')}/"):
+        raise ParameterError(
+            f"{target.url} is the folder of the model itself, or within it, and the model is not "
+            "to be changed: choose a folder elsewhere"
+        )
+
+
 def taken(target: Store, name: str) -> ParameterError:
     """Return the error of a copy to a folder that holds something else."""
-    return ParameterError(
-        f"{target.url} is not empty, it holds {name}: expected a new folder for the copy"
-    )
+    return ParameterError(f"{target.url} is not empty, it holds {name}: expected a new folder")

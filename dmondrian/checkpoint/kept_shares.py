@@ -217,6 +217,18 @@ class KeptShares:
             found.append(piece.ages[rows])
         return np.concatenate(found)
 
+    def check(self) -> None:
+        """Read all pieces.
+
+        Raises
+        ------
+        CorruptError
+            If one is damaged.
+        """
+        for run, known in zip(self._runs, self._known, strict=True):
+            for start, stop in known:
+                _read(run, _name(start, stop))
+
     def _of_run(self, i: int, start: int, n: int) -> Shares:
         parts: list[Shares] = []
         at, stop = start, start + n
@@ -241,11 +253,22 @@ class KeptShares:
                 "by an earlier version, or its shares are gone"
             )
         name = _name(*max(there, key=lambda pair: pair[1]))
-        piece = decode(run.store.get(name))
-        if _name(piece.start, piece.stop) != name:
-            raise CorruptError(f"{name} in {run.url} has other rows than its name")
+        piece = _read(run, name)
         self._newest[i] = piece
         return piece
+
+
+def _read(run: Run, name: str) -> Piece:
+    try:
+        piece = decode(run.store.get(name))
+        if _name(piece.start, piece.stop) != name:
+            raise CorruptError("it has other rows than its name")
+    except CorruptError as error:
+        raise CorruptError(
+            f"{name} in {run.url}: {error}. Put it back from a copy of the run; new trees that are "
+            "not finished are given up by deleting their folder in growth/"
+        ) from None
+    return piece
 
 
 def _name(start: int, stop: int) -> str:

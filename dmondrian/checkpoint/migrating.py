@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +21,25 @@ import numpy as np
 
 from dmondrian.checkpoint import document
 from dmondrian.checkpoint.codec import decode_forest, encode_forest
-from dmondrian.checkpoint.copying import beside_shards, copied_pieces, put_object, taken
+from dmondrian.checkpoint.copying import (
+    beside_shards,
+    copied_pieces,
+    put_object,
+    refuse_within,
+    taken,
+)
 from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.parts import part_folder, tree_range
 from dmondrian.checkpoint.run import BLOBS, Run
+from dmondrian.checkpoint.stream import PLACES_NAME
 from dmondrian.checkpoint.summary import Summary, total
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.store import Store, open_store
 
 if TYPE_CHECKING:
     from dmondrian.forest.forest import Forest
+
+_Put = Callable[[Store, str, bytes], bool]
 
 NAME = "migrating.json"  # while a migration is at work: what it writes
 
@@ -47,12 +56,15 @@ class Migrated:
         States of the checkpoint.
     rewritten : int
         Those whose bytes were not what this version writes.
+    was_there : bool
+        An earlier call had written all of it; this one compared it.
     """
 
     run: Run
     position: int
     blobs: int
     rewritten: int
+    was_there: bool
 
 
 def migrate(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Migrated:
@@ -62,7 +74,8 @@ def migrate(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Migr
     ----------
     url : str or path
     folder : str or path
-        Folder or URL; new, empty, or with what a killed migration of the same checkpoint left.
+        Folder or URL; new, empty, or with what a killed migration of the same checkpoint left. A
+        migration that is there already is compared.
 
     Raises
     ------
@@ -73,38 +86,51 @@ def migrate(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Migr
     ParameterError
         The folder holds something, or trees that the run took later are not at this position's end.
     """
-    found = copied_pieces(Run.open(url))
+    model = Run.open(url)
+    found = copied_pieces(model)
     target = open_store(folder)
+    refuse_within(target, model.store)
     digests = [hashlib.sha256(manifest.to_bytes()).hexdigest() for _, manifest in found]
     mark = document.seal({"manifests": digests})
     there = target.list()
-    if there and (NAME not in there or target.get(NAME) != mark):
+    was_there = NAME not in there and found[0][1].name in there
+    put = _compare_object if was_there else put_object
+    if there and not was_there and (NAME not in there or target.get(NAME) != mark):
         raise taken(target, there[0])
-    target.put(NAME, mark)
+    if not was_there:
+        target.put(NAME, mark)
     written: dict[str, bytes] = {}  # manifests
     n_blobs, n_rewritten = 0, 0
     for number, (run, manifest) in enumerate(found):
         below = f"{part_folder(*tree_range(run))}/" if number else ""
         shards: dict[int, dict[str, Any]] = {}
         summaries = []
-        for shard, entry, summary in _shards(run, manifest, target, below):
+        for shard, entry, summary in _shards(run, manifest, target, below, put):
             shards[shard] = entry
             summaries.append(summary)
             n_rewritten += entry["digest"] != manifest.shards[shard]["digest"]
         n_blobs += len(shards)
         for name, read in beside_shards(run):
-            put_object(target, f"{below}{name}", read())
+            put(target, f"{below}{name}", read())
         known = manifest.forest if manifest.forest is not None else total(summaries)
         now = replace(manifest, shards=shards, forest=known)
         written[f"{below}{now.name}"] = now.to_bytes()
     for name, data in reversed(written.items()):  # that of the run itself last
-        put_object(target, name, data)
-    target.delete(NAME)
-    return Migrated(Run.open(target.url), found[0][1].position, n_blobs, n_rewritten)
+        put(target, name, data)
+    if not was_there:
+        target.delete(NAME)
+    return Migrated(Run.open(target.url), found[0][1].position, n_blobs, n_rewritten, was_there)
+
+
+def _compare_object(target: Store, name: str, data: bytes) -> bool:
+    """Refuse a folder that has not this object; places are a folder's own."""
+    if name != PLACES_NAME and (target.size(name) != len(data) or target.get(name) != data):
+        raise taken(target, name)
+    return False
 
 
 def _shards(
-    run: Run, manifest: Manifest, target: Store, below: str
+    run: Run, manifest: Manifest, target: Store, below: str, put: _Put
 ) -> Iterator[tuple[int, dict[str, Any], Summary]]:
     """Write the states of a checkpoint, one after the other; yield shard, entry and summary."""
     for number, shard in manifest.shards.items():
@@ -113,7 +139,7 @@ def _shards(
         forest = _forest(old, named)
         data = encode_forest(*forest.stored())
         digest = hashlib.sha256(data).hexdigest()
-        put_object(target, f"{below}{BLOBS}/{digest}", data)
+        put(target, f"{below}{BLOBS}/{digest}", data)
         written = target.get(f"{below}{BLOBS}/{digest}")
         if written != data or not _are_equal(forest, _forest(written, named)):
             raise CorruptError(

@@ -343,18 +343,28 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     )
 
 
+def _out_help(what: str) -> str:
+    return f"new folder or URL; or that of an interrupted {what}, to go on with it"
+
+
 def _add_managing(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     grow = add("grow", "add trees to a finished run by streaming its data to them alone")
     grow.add_argument("model", metavar="RUN", help="run folder or URL")
     grow.add_argument(
-        "--n-estimators", type=int, required=True, metavar="N", help="trees that it shall have"
+        "--n-estimators",
+        type=int,
+        required=True,
+        metavar="N",
+        help="total number of trees afterwards",
     )
     grow.add_argument("--shards", type=int, metavar="N", help="parts the new trees are cut into")
     _add_cluster_arguments(grow)
     merge = add("merge", "join runs of one job and stream with other trees (see first_tree)")
     merge.add_argument("runs", nargs="+", metavar="RUN", help="run folders or URLs, two or more")
     merge.add_argument("--out", required=True, metavar="OUT", help="folder or URL of the new run")
-    prune = add("prune", "delete old checkpoints of a run and blobs that none names")
+    prune = add(
+        "prune", "delete old checkpoints of a run, and files that no checkpoint needs any more"
+    )
     prune.add_argument("model", metavar="RUN", help="run folder or URL")
     prune.add_argument(
         "--keep", type=int, default=3, metavar="K", help="newest checkpoints to keep (default: 3)"
@@ -362,10 +372,10 @@ def _add_managing(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     prune.add_argument("--dry-run", action="store_true", help="show what it would delete")
     copy = add("copy", "copy a checkpoint of a run, all that it needs to load, score and go on")
     copy.add_argument("model", metavar="RUN", help="run folder or URL, or RUN@POSITION")
-    copy.add_argument("out", metavar="OUT", help="new folder or URL, or that of a broken copy")
+    copy.add_argument("out", metavar="OUT", help=_out_help("copy"))
     forget = add("forget", "train a run again without the rows of some keys, with a certificate")
     forget.add_argument("model", metavar="RUN", help="run folder or URL, finished, with its data")
-    forget.add_argument("out", metavar="OUT", help="new folder or URL, or that of a broken one")
+    forget.add_argument("out", metavar="OUT", help=_out_help("forgetting"))
     forget.add_argument(
         "--keys",
         required=True,
@@ -378,8 +388,8 @@ def _add_managing(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     _add_cluster_arguments(forget)
     migrate = add("migrate", "write a checkpoint of an earlier version in the format of this one")
     migrate.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
-    migrate.add_argument("out", metavar="OUT", help="new folder or URL, or that of a broken one")
-    cancel = add("cancel", "have whoever works on a run save and stop, or stop at a scored file")
+    migrate.add_argument("out", metavar="OUT", help=_out_help("migration"))
+    cancel = add("cancel", "stop a training at a checkpoint, or a scoring after its current file")
     cancel.add_argument("model", metavar="RUN", help="run folder or URL")
 
 

@@ -71,18 +71,19 @@ def prune(arguments: argparse.Namespace, output: Output) -> int:
 
 def copy(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian copy --help`."""
-    from dmondrian.checkpoint.copying import copy_model
+    from dmondrian.checkpoint.copying import copy_pieces
 
-    run = copy_model(arguments.model, arguments.out, resumable=True)
+    run, n_written = copy_pieces(arguments.model, arguments.out, resumable=True)
     (position,) = run.manifests()
     sizes = run.store.sizes()
     n_bytes = sum(sizes.values())
     output.event(
         "copied", {"run": run.url, "position": position, "objects": len(sizes), "bytes": n_bytes}
     )
+    done = "" if n_written else "nothing to do: "
     output.text(
-        f"{run.url} has the checkpoint at row {position:,}: {counted(len(sizes), 'object')}, "
-        f"{size(n_bytes)}"
+        f"{done}{run.url} has the checkpoint at row {position:,}: "
+        f"{counted(len(sizes), 'object')}, {size(n_bytes)}"
     )
     return 0
 
@@ -94,11 +95,13 @@ def migrate(arguments: argparse.Namespace, output: Output) -> int:
     done = migrate_model(arguments.model, arguments.out)
     facts = {"position": done.position, "blobs": done.blobs, "rewritten": done.rewritten}
     output.event("migrated", {"run": done.run.url, **facts})
-    output.text(
-        f"{done.run.url} has the checkpoint at row {done.position:,}: of "
-        f"{counted(done.blobs, 'state')} {done.rewritten:,} had other bytes before; each was read "
-        "back and is equal"
-    )
+    what = f"{done.run.url} has the checkpoint at row {done.position:,}: "
+    what += counted(done.blobs, "state")
+    if done.was_there:
+        output.text(f"nothing to do: {what} compared, all equal")
+    else:
+        changed = f"{done.rewritten:,} had to change" if done.rewritten else "none had to change"
+        output.text(f"{what} written and read back equal; {changed}")
     return 0
 
 
@@ -122,4 +125,8 @@ def forget(arguments: argparse.Namespace, output: Output) -> int:
         f"{done.run.run_url} is without {counted(done.left_out, 'row')}, as if they had never been "
         "there: forgotten.json in it is the certificate, and rows/ has the data without them"
     )
+    keys = done.certificate["keys"]
+    if missing := keys["in_no_row"]:
+        verb = "is" if missing == 1 else "are"
+        output.text(f"{counted(missing, 'key')} of {keys['number']:,} {verb} in no row")
     return 0

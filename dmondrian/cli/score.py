@@ -172,7 +172,7 @@ def _stream_lines(metrics: Mapping[str, Any]) -> list[str]:
         for baseline in window["baselines"]:
             of = [span.get("baselines", {}).get(baseline, {}).get(name) for span in spans]
             values = ["" if value is None else shown(value) for value in of]
-            rows.append([f"  {BASELINE_NAMES[baseline]}", *values])
+            rows.append([f"  baseline: {BASELINE_NAMES[baseline]}", *values])
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

@@ -2,7 +2,8 @@
 
 Relies on a key column that each file has. Promises files whose names sort in the order of the
 stream, with the row groups, columns and types of the originals; that no row with one of the keys is
-in them, which is counted again once they are written; and that no other row is missing.
+in them, which is counted again once they are written, nor in dictionaries of columns; and that no
+other row is missing.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dmondrian.data.source import open_uri
-from dmondrian.errors import CorruptError, DataError, ParameterError
+from dmondrian.errors import CheckpointError, CorruptError, DataError, FencedError, ParameterError
 from dmondrian.store import open_store
+
+_OTHER = "rows of other keys were to be forgotten there; choose another folder"
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ def read_keys(file: str | os.PathLike[str], key: str) -> pa.Array:
     Parameters
     ----------
     file : str or path
-        Parquet with the column ``key``, or text with a key in each line.
+        Parquet with the column ``key``, or text with a key in each line, whose spaces count where
+        the column is of strings.
     key : str
 
     Raises
@@ -60,8 +65,8 @@ def read_keys(file: str | os.PathLike[str], key: str) -> pa.Array:
         if name.lower().endswith((".parquet", ".pq", ".parq")):
             keys = pq.read_table(name, columns=[key])[key].combine_chunks()
         else:
-            with open(name, encoding="utf-8") as lines:
-                keys = pa.array([line.strip() for line in lines if line.strip()], pa.string())
+            with open(name, encoding="utf-8-sig") as lines:
+                keys = pa.array([line.rstrip("\n") for line in lines if line.strip()], pa.string())
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise DataError(f"cannot read keys from {name}: {error}") from error
     plain = keys.dictionary_decode() if pa.types.is_dictionary(keys.type) else keys
@@ -69,6 +74,46 @@ def read_keys(file: str | os.PathLike[str], key: str) -> pa.Array:
     if not len(found):
         raise DataError(f"{name} lists no key: expected a column {key!r}, or a key in each line")
     return found
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where rows with some keys are.
+
+    Attributes
+    ----------
+    in_no_row : int
+        Keys that no row has.
+    rows_left : tuple of int
+        Rows of each file that have none of the keys.
+    """
+
+    in_no_row: int
+    rows_left: tuple[int, ...]
+
+
+def find_rows(uris: Sequence[str], key: str, keys: pa.Array) -> Found:
+    """Return which rows of some files have one of some keys; only the key column is read.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read or lacks the column.
+    ParameterError
+        The keys are no values of its type.
+    """
+    is_there, left = np.zeros(len(keys), np.bool_), []
+    for uri in uris:
+        with open_uri(uri) as source:
+            parquet, n_out = _with_key(pq.ParquetFile(source), key, uri), 0
+            for column in _keys_of(parquet, key):
+                plain = _plain(column)
+                own = _as_values(keys, plain.type, uri)
+                n_out += _count(column, keys, uri)
+                values = plain.unique().drop_null()
+                is_there |= pc.is_in(own, value_set=values).to_numpy(zero_copy_only=False)
+        left.append(parquet.metadata.num_rows - n_out)
+    return Found(int(len(keys) - is_there.sum()), tuple(left))
 
 
 def copy_without(uris: Sequence[str], out: str, key: str, keys: pa.Array) -> list[Copied]:
@@ -89,13 +134,20 @@ def copy_without(uris: Sequence[str], out: str, key: str, keys: pa.Array) -> lis
         A file cannot be read, or its column does not have the type of the keys.
     CorruptError
         A copy holds one of the keys.
+    CheckpointError
+        The folder has copies of other files, or without other keys.
     """
     store, copied = open_store(out), []
     for number, uri in enumerate(uris, start=1):
         name = f"{number:08d}.parquet"
         data, n_rows, n_out = _without(uri, key, keys)
-        store.put_same(name, data)
-        again = _keys_of(pq.ParquetFile(pa.BufferReader(store.get(name))), key, name)
+        try:
+            store.put_same(name, data)
+        except FencedError as error:
+            raise CheckpointError(
+                f"{store.url} has {name}, which is not this file without these keys: {_OTHER}"
+            ) from error
+        again = _keys_of(pq.ParquetFile(pa.BufferReader(store.get(name))), key)
         if sum(_count(part, keys, uri) for part in again):
             raise CorruptError(f"{name} in {out} has rows that were to be left out")
         copied.append(Copied(name, n_rows, n_out, hashlib.sha256(data).hexdigest()))
@@ -105,9 +157,7 @@ def copy_without(uris: Sequence[str], out: str, key: str, keys: pa.Array) -> lis
 def _without(uri: str, key: str, keys: pa.Array) -> tuple[bytes, int, int]:
     """Return a file's bytes without the rows of some keys, its rows, and how many are left out."""
     with open_uri(uri) as source:
-        parquet = pq.ParquetFile(source)
-        if parquet.schema_arrow.names.count(key) != 1:
-            raise DataError(f"{uri} has no column {key!r}, which tells whose its rows are")
+        parquet = _with_key(pq.ParquetFile(source), key, uri)
         sink, n_rows, n_out = pa.BufferOutputStream(), 0, 0
         schema = parquet.schema_arrow
         with pq.ParquetWriter(sink, schema, write_page_checksum=True) as writer:
@@ -117,11 +167,40 @@ def _without(uri: str, key: str, keys: pa.Array) -> tuple[bytes, int, int]:
                 n_out += len(table) - len(kept)
                 n_rows += len(kept)
                 if len(kept):
-                    writer.write_table(kept, row_group_size=len(kept))
+                    writer.write_table(_of_its_own(kept, uri), row_group_size=len(kept))
     return sink.getvalue().to_pybytes(), n_rows, n_out
 
 
-def _keys_of(parquet: pq.ParquetFile, key: str, name: str) -> Iterable[Any]:
+def _of_its_own(table: pa.Table, uri: str) -> pa.Table:
+    """Return a table whose dictionaries have the values of its rows alone, in their order."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            chunks = [_with_used_values(chunk) for chunk in table.column(number).chunks]
+            table = table.set_column(number, field, pa.chunked_array(chunks, field.type))
+        elif "dictionary<" in str(field.type):
+            raise DataError(
+                f"{field.name!r} of {uri} has dictionaries within lists or structs, in which "
+                "values of rows that are left out may stay: write the data without them"
+            )
+    return table
+
+
+def _with_used_values(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    kind, indices = array.type, array.indices
+    used = np.unique(indices.drop_null().to_numpy(zero_copy_only=False))
+    places = pc.index_in(indices, value_set=pa.array(used, kind.index_type), skip_nulls=True)
+    return pa.DictionaryArray.from_arrays(
+        places.cast(kind.index_type), array.dictionary.take(pa.array(used)), ordered=kind.ordered
+    )
+
+
+def _with_key(parquet: pq.ParquetFile, key: str, uri: str) -> pq.ParquetFile:
+    if parquet.schema_arrow.names.count(key) != 1:
+        raise DataError(f"{uri} has no column {key!r}, which tells whose its rows are")
+    return parquet
+
+
+def _keys_of(parquet: pq.ParquetFile, key: str) -> Iterable[Any]:
     for group in range(parquet.metadata.num_row_groups):
         yield parquet.read_row_group(group, columns=[key])[key]
 
@@ -132,9 +211,39 @@ def _count(column: pa.ChunkedArray, keys: pa.Array, uri: str) -> int:
 
 def _is_in(column: pa.ChunkedArray, keys: pa.Array, uri: str) -> pa.ChunkedArray:
     """Return whether each value is one of the keys; nulls are none."""
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    plain = column.cast(kind)
+    plain = _plain(column)
+    return pc.is_in(plain, value_set=_as_values(keys, plain.type, uri), skip_nulls=True)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
+
+
+def _as_values(keys: pa.Array, kind: pa.DataType, uri: str) -> pa.Array:
+    """Return keys as values of a type; null where that has no such value."""
     try:
-        return pc.is_in(plain, value_set=keys.cast(kind), skip_nulls=True)
+        if pa.types.is_string(keys.type) and not _is_text(kind):
+            keys = pc.utf8_trim_whitespace(keys)
+        if not pa.types.is_integer(kind) or pa.types.is_uint64(kind):
+            return keys.cast(kind)
+        if (
+            pa.types.is_floating(keys.type)
+            and pc.any(pc.greater_equal(pc.abs(keys), 2.0**53)).as_py()
+        ):
+            raise ParameterError(
+                f"the keys are floating-point numbers, some of 2^53 or more, and those of {uri} "
+                "are whole numbers: as floats they stand for several; write them as whole numbers"
+            )
+        whole = keys.cast(pa.int64())
+        bounds = np.iinfo(kind.to_pandas_dtype())
+        fits = pc.and_(
+            pc.greater_equal(whole, int(bounds.min)), pc.less_equal(whole, int(bounds.max))
+        )
+        return pc.if_else(fits, whole, pa.scalar(None, pa.int64())).cast(kind)
     except (pa.ArrowException, ValueError) as error:
         raise ParameterError(f"the keys are no values of the column of {uri}: {error}") from error
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -47,6 +47,12 @@ def translate(error: BaseException, doing: str, name: str, url: str) -> StoreErr
         return ExistsError(f"{name} exists already in {url}.")
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"There is no object {name} in {url}.")
+    if "is a file, not a directory" in str(error):  # of `_backend`
+        return StoreError(
+            f"{url} is a file, where the folder of a run or saved model is needed, or a new one: "
+            "name that. (A pickle is read by Python's pickle; an estimator's `save` makes a folder "
+            "that this package reads.)"
+        )
     reason = scrub(_first_lines(str(error)))
     return StoreError(f"{doing} {name} in {url} failed: {reason} {_advice(error, reason, url)}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dmondrian import CheckpointError, CorruptError, ParameterError, load
-from dmondrian.checkpoint.copying import copy_model
+from dmondrian.checkpoint.copying import copy_model, copy_pieces
 from dmondrian.checkpoint.model import load_model
 from dmondrian.distributed import grow
 from dmondrian.store import Store, open_store
@@ -25,8 +25,9 @@ def test_a_grown_run_is_copied_whole(fit: Fit, client, adult, tmp_path) -> None:
     names = copy.store.list()
     assert len([name for name in names if name.startswith("manifests/")]) == 1
     assert not any(name.startswith(("lease/", "attempts/", "jobs/")) for name in names)
-    with pytest.raises(ParameterError, match="is not empty"):
-        copy_model(run.run_url, tmp_path / "copy")
+    assert copy_pieces(run.run_url, tmp_path / "copy")[1] == 0  # compared
+    with pytest.raises(ParameterError, match="or within it"):
+        copy_model(run.run_url, f"{run.run_url}/copy")
 
 
 def test_an_earlier_checkpoint_is_copied(fit: Fit, tmp_path) -> None:
@@ -34,6 +35,8 @@ def test_an_earlier_checkpoint_is_copied(fit: Fit, tmp_path) -> None:
     copy = copy_model(f"{run.run_url}@2000", tmp_path / "copy")
     assert copy.manifests() == [2000]
     assert load(copy.url).forest_.total_weight == 2000.0
+    with pytest.raises(ParameterError, match="is not empty"):
+        copy_model(run.run_url, tmp_path / "copy")
     with pytest.raises(CheckpointError):
         copy_model(tmp_path / "none", tmp_path / "other")
 

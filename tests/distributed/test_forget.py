@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
-from dmondrian import AMFClassifier, DataError, ParameterError
+from dmondrian import AMFClassifier, CheckpointError, DataError, ParameterError
 from dmondrian.distributed import TrainedRun, forget, train
 from tests.cli.command import call
 from tests.distributed.conftest import SETTLED, digests
@@ -55,6 +55,34 @@ def trained(
     return run
 
 
+def test_keys_in_no_row_are_counted_and_files_may_lose_all_rows(
+    client: Client, tmp_path: Path
+) -> None:
+    """The second of two files has rows of one person alone, and comes first."""
+    (tmp_path / "data").mkdir()
+    run, forest = tmp_path / "run", AMFClassifier(n_estimators=1, random_state=0, **SETTLED)
+    for number in (0, 1):
+        write(tmp_path, number, without=False)
+        rows = pq.read_table(tmp_path / f"{number}.parquet")
+        rows = rows.set_column(0, "who", pa.array([7 * number + 1] * ROWS, pa.int8()))
+        pq.write_table(rows, tmp_path / f"data/{number}.parquet")
+        train(forest, tmp_path / "data", target="y", run=run, client=client, exclude=["who"])
+    keys = tmp_path / "keys.txt"
+    keys.write_bytes(b"\xef\xbb\xbf1\r\n99999\n")  # of an editor of Windows
+    out = tmp_path / "out"
+    words = ("--keys", keys, "--key", "who", "--scheduler", client.scheduler.address)
+    stdout, _ = call("forget", run, out, *words)
+    assert "1 key of 2 is in no row" in stdout
+    certificate = json.loads((out / "forgotten.json").read_text())
+    assert certificate["keys"]["in_no_row"] == 1
+    assert (certificate["rows_left_out"], certificate["rows"]) == (ROWS, ROWS)
+    never = train(
+        forest, tmp_path / "data/1.parquet", target="y", run=tmp_path / "never", client=client,
+        exclude=["who"],
+    )  # fmt: skip
+    assert certificate["states"] == {str(n): d for n, d in digests(never).items()}
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_it_has_the_bytes_of_never_having_had_them(
     client: Client, tmp_path: Path, shuffle: bool
@@ -76,9 +104,20 @@ def test_it_has_the_bytes_of_never_having_had_them(
     assert [file["rows"] for file in certificate["files"]] == [
         pq.read_metadata(tmp_path / f"without/data/{n}.parquet").num_rows for n in range(3)
     ]
+    assert certificate["keys"]["in_no_row"] == 0
+    assert certificate["files_at_first"] == 2
+    assert certificate["options"]["target"] == "y"
     again = forget(run.run_url, tmp_path / "out", keys, "who", client=client)
     assert again.certificate == done.certificate
     assert again.run.summary["rows"] == 0
+    keys.write_text("3\n")
+    with pytest.raises(CheckpointError, match="finished forgetting of other keys"):
+        forget(run.run_url, tmp_path / "out", keys, "who", client=client)
+    (tmp_path / "out/forgotten.json").unlink()
+    with pytest.raises(CheckpointError, match="rows of other keys were to be forgotten"):
+        forget(run.run_url, tmp_path / "out", keys, "who", client=client)
+    with pytest.raises(CheckpointError, match="has another run"):
+        forget(run.run_url, never.run_url, keys, "who", client=client)
 
 
 def test_what_cannot_be_forgotten_is_refused(client: Client, tmp_path: Path) -> None:
@@ -93,6 +132,16 @@ def test_what_cannot_be_forgotten_is_refused(client: Client, tmp_path: Path) -> 
         forget(run.run_url, out, empty, "who", client=client)
     with pytest.raises(ParameterError, match="no values of the column"):
         forget(run.run_url, out, words, "who", client=client)
+    words.write_text("99999\n")
+    with pytest.raises(DataError, match=r"no row .* has one of the 1 keys"):
+        forget(run.run_url, out, words, "who", client=client)
+    pq.write_table(pa.table({"who": list(range(60))}), tmp_path / "every.parquet")
+    with pytest.raises(DataError, match="nothing would be left to learn"):
+        forget(run.run_url, out, tmp_path / "every.parquet", "who", client=client)
+    for within in (run.run_url, f"{run.run_url}/new"):
+        with pytest.raises(ParameterError, match="or within it"):
+            forget(run.run_url, within, keys, "who", client=client)
+    assert not out.exists() or not list(out.iterdir())
     with pytest.raises(DataError, match="cannot read keys"):
         forget(run.run_url, out, keys, "whose", client=client)
     with pytest.raises(DataError, match="has no column 'name'"):

@@ -25,6 +25,7 @@ from distributed import Client
 
 from dmondrian import AMFClassifier, CheckpointError, CorruptError, ParameterError, load
 from dmondrian.checkpoint import Run, migrating
+from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.migrating import NAME, migrate
 from dmondrian.checkpoint.model import load_model
 from dmondrian.checkpoint.stream import PLACES_NAME
@@ -186,8 +187,15 @@ def test_a_migration_that_was_killed_goes_on(tmp_path: Path) -> None:
         again = migrate(old / "run", broken).run
         assert [name for name in again.store.list() if name != PLACES_NAME] == names
         assert all(whole.store.get(name) == again.store.get(name) for name in names)
-    for there in (again.url, old):  # nothing is overwritten
+    done = migrate(old / "run", again.url)  # nothing is overwritten
+    assert done.was_there
+    assert [name for name in again.store.list() if name != PLACES_NAME] == names
+    copied_only = copy_model(old / "run", tmp_path / "copied").url
+    for there in (copied_only, old):
         with pytest.raises(ParameterError, match="is not empty"):
+            migrate(old / "run", there)
+    for there in (old / "run", old / "run/new"):
+        with pytest.raises(ParameterError, match="or within it"):
             migrate(old / "run", there)
 
 

@@ -17,7 +17,7 @@ from distributed import Client
 
 from dmondrian._text.wording import counted
 from dmondrian.checkpoint import Lease, Run
-from dmondrian.checkpoint.kept_shares import MOST_NUMBERS, KeptShares
+from dmondrian.checkpoint.kept_shares import MOST_NUMBERS, KeptShares, pieces_of
 from dmondrian.checkpoint.opening import VERSIONS_KEY
 from dmondrian.checkpoint.parts import (
     BESIDE,
@@ -86,6 +86,8 @@ def grow(
         There is no run, or it is not finished.
     DataError
         Its data are missing or changed.
+    CorruptError
+        What the members of the run forecast is damaged.
     ClusterError
         Workers were lost beyond recovery.
     StoreError
@@ -207,8 +209,17 @@ def _check_shares(there: list[Run], n_estimators: int) -> None:
     newest = there[0].latest(verify=False)
     guard = None if newest is None else newest.metrics.get("guard")
     n_rows = guard.get("position") if isinstance(guard, dict) else None
-    if type(n_rows) is int and KeptShares(there).n_rows >= n_rows:
+    kept = KeptShares(there)
+    if type(n_rows) is int and kept.n_rows >= n_rows:
+        kept.check()
         return
+    if type(n_rows) is int and all(pieces_of(one) for one in there):
+        raise ParameterError(
+            f"new members learn from what those of {there[0].url} forecast, which its folder "
+            f"shares/ has of the first {kept.n_rows:,} rows of positive weight, of {n_rows:,}: put "
+            "the files that are gone back from a copy, or train a run of "
+            f"{n_estimators} trees in another folder"
+        )
     raise ParameterError(
         f"{there[0].url} follows the stream: the weights by which its members are mixed are "
         "learned from what they all forecast, row by row. This run has not kept that: an earlier "

@@ -294,7 +294,12 @@ class Attempt:
         """
         if guard is None or share_width(self.parameters) > MOST_NUMBERS:
             return None
-        if guard.position and covered(pieces_of(self.run)) < guard.position:
+        if guard.position and (n := covered(there := pieces_of(self.run))) < guard.position:
+            if there:
+                _log.warning(
+                    f"files in shares/ of {self.run.url} are gone, behind row {n:,} of positive "
+                    "weight: no trees can be added to this run, unless they are put back now"
+                )
             return None
         return SharesWriter(self.run, guard.position)
 

@@ -12,26 +12,33 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from distributed import Client
 
 from dmondrian.checkpoint import Run
-from dmondrian.checkpoint.document import seal
-from dmondrian.checkpoint.opening import versions
+from dmondrian.checkpoint.copying import refuse_within
+from dmondrian.checkpoint.document import seal, unseal
+from dmondrian.checkpoint.opening import RUN_NAME, versions
 from dmondrian.checkpoint.parts import open_whole, parts_of
+from dmondrian.checkpoint.search_record import searched
 from dmondrian.data import Plan
 from dmondrian.data.moved import absent_files
-from dmondrian.data.row_removal import Copied, copy_without, read_keys
+from dmondrian.data.row_removal import Copied, copy_without, find_rows, read_keys
 from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.training.add_trees import MOST_NAMED, finished_plan
 from dmondrian.distributed.training.train import TrainedRun, train
-from dmondrian.errors import DataError, ParameterError
-from dmondrian.store import open_store
+from dmondrian.errors import CheckpointError, DataError, ParameterError
+from dmondrian.store import Store, open_store
 
 ROWS, CERTIFICATE = "rows", "forgotten.json"
+
+_SEARCHED = (
+    " The parameters are those that a search found on all rows, these among them; to choose them "
+    "without, search again on the files below."
+)
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,9 @@ class Forgotten:
         Rows that were left out.
     certificate : dict
         What `forgotten.json` in the run's folder has: digests of the keys' file, of the plans
-        before and after, of each copied file and of the states of the forest; parameters, rows and
-        versions. Whoever trains these files with these parameters has the same digests.
+        before and after, of each copied file and of the states of the forest; how many keys there
+        are, and how many of them no row had; options of the data, parameters, rows and versions.
+        Whoever trains these files with these parameters has the same digests.
     """
 
     run: TrainedRun
@@ -92,9 +100,10 @@ def forget(
     Raises
     ------
     DataError
-        Files of the run are gone or changed, or have no such column.
+        Files of the run are gone or changed, or have no such column; or no row has one of the keys.
     ParameterError
-        The run cannot be trained again from its plan.
+        The run cannot be trained again from its plan; the keys are no values of the column; or
+        `out` is within `run`.
     CheckpointError
         There is no run, it is not finished, or `out` holds another one.
     """
@@ -105,9 +114,24 @@ def forget(
     options = _options(base, plan)
     _check_files(base.url, plan)
     listed = read_keys(keys, key)
+    digest = _digest_of(keys)
     stages = _stages(plan)
-    folder = open_store(out).url.rstrip("/")
     every = [uri for uris in stages for uri in uris]
+    store = open_store(out)
+    refuse_within(store, base.store)
+    folder = store.url.rstrip("/")
+    _refuse_other(store, {"key": key, "plan_before": plan.digest}, digest)
+    found = find_rows(every, key, listed)
+    if found.in_no_row == len(listed):
+        raise DataError(
+            f"no row of {base.url} has one of the {len(listed):,} keys of {os.fspath(keys)} in "
+            f"{key!r}: nothing is to be forgotten"
+        )
+    if not sum(found.rows_left):
+        raise DataError(
+            f"all rows of {base.url} have one of these keys, so nothing would be left to learn: "
+            "delete the run, and train another one when there are other rows"
+        )
     copied = copy_without(every, f"{folder}/{ROWS}", key, listed)
     places = [f"{folder}/{ROWS}/{one.name}" for one in copied]
     about = base.run_json
@@ -117,6 +141,8 @@ def forget(
     for uris in stages:
         n_files += len(uris)
         there = [p for p, one in zip(places[:n_files], copied, strict=False) if one.rows]
+        if not there:  # a run that never had these rows would have begun with the next files
+            continue
         trained = train(
             estimator,
             there,
@@ -130,10 +156,33 @@ def forget(
             threads=threads,
             **options,
         )
-    assert trained is not None  # a plan has files
-    certificate = _certificate(base, plan, trained, key, keys, len(listed), copied)
-    open_store(folder).put_same(CERTIFICATE, seal(certificate))
+    assert trained is not None  # some file has rows
+    listing = {"number": len(listed), "in_no_row": found.in_no_row, "sha256": digest}
+    asked = {"options": options, "files_at_first": len(stages[0])}
+    certificate = _certificate(base, plan, trained, key, listing, copied) | asked
+    store.put_same(CERTIFICATE, seal(certificate))
     return Forgotten(trained, certificate["rows_left_out"], certificate)
+
+
+def _digest_of(file: str | os.PathLike[str]) -> str:
+    with open(file, "rb") as content:
+        return hashlib.sha256(content.read()).hexdigest()
+
+
+def _refuse_other(store: Store, asked: Mapping[str, Any], digest: str) -> None:
+    """Refuse a folder with the certificate of other keys or another run."""
+    if not store.exists(CERTIFICATE):
+        if store.exists(RUN_NAME) and not store.list(ROWS):
+            raise CheckpointError(f"{store.url} has another run; choose another folder")
+        return
+    there = unseal(store.get(CERTIFICATE), f"{CERTIFICATE} in {store.url}")
+    if (there.get("keys") or {}).get("sha256") != digest:
+        what = "of other keys"
+    elif any(there.get(name) != value for name, value in asked.items()):
+        what = "in another run or column"
+    else:
+        return
+    raise CheckpointError(f"{store.url} is a finished forgetting {what}; choose another folder")
 
 
 def _options(base: Run, plan: Plan) -> dict[str, Any]:
@@ -197,27 +246,29 @@ def _certificate(
     plan: Plan,
     trained: TrainedRun,
     key: str,
-    keys: str | os.PathLike[str],
-    n_keys: int,
+    listing: Mapping[str, Any],
     copied: Sequence[Copied],
 ) -> dict[str, Any]:
     now = Run.open(trained.run_url)
     manifest = now.manifest(max(now.manifests()))
-    with open(keys, "rb") as file:
-        digest = hashlib.sha256(file.read()).hexdigest()
     return {
         "statement": (
             "The forest is the one that the files below make with these parameters; no row of the "
             "listed keys is in them. To check it, train them again and compare the states."
-        ),
+        )
+        + (_SEARCHED if searched(base.store) is not None else ""),
         "key": key,
-        "keys": {"number": n_keys, "sha256": digest},
+        "keys": dict(listing),
         "plan_before": plan.digest,
         "plan": trained.plan.digest,
         "rows_before": plan.n_rows,
         "rows": trained.plan.n_rows,
         "rows_left_out": sum(one.left_out for one in copied),
         "files": [asdict(one) for one in copied],
+        "algorithm": now.run_json["algorithm"],
+        "estimator": now.run_json["estimator"],
+        "n_estimators": now.run_json["n_estimators"],
+        "shards": now.run_json["shards"],
         "parameters": now.run_json["parameters"],
         "position": manifest.position,
         "states": {str(n): shard["digest"] for n, shard in manifest.shards.items()},

@@ -34,7 +34,7 @@ def job_differences(
     Returns
     -------
     list of str
-        Such as ``[data] exclude: [] there, ['age'] here``. Keys of ``[forest]`` and ``[run]`` are
+        Such as ``[data] exclude: [] there, ["age"] here``. Keys of ``[forest]`` and ``[run]`` are
         those of the estimator and of :func:`dmondrian.distributed.train`.
     """
     pairs = [
@@ -42,7 +42,12 @@ def job_differences(
         *_data(then, now),
         *_run(there, own),
     ]
-    return [f"{key}: {_shown(a)} there, {_shown(b)} here" for key, a, b in pairs if a != b]
+    lines = []
+    for key, a, b in pairs:
+        none = '"none"' if key.startswith("[forest]") else "nothing"
+        if a != b:
+            lines.append(f"{key}: {_shown(a, none)} there, {_shown(b, none)} here")
+    return lines
 
 
 _Pairs = Iterator[tuple[str, Any, Any]]
@@ -126,6 +131,18 @@ def _values(column: Column) -> str:
     return f"{column.type} from {column.lower} to {column.upper}{nulls}"
 
 
-def _shown(value: Any) -> str:
-    text = "nothing" if value is _NOTHING else repr(value)
+def _shown(value: Any, none: str) -> str:
+    """Return a value as TOML has it."""
+    text = "nothing" if value is _NOTHING else _in_toml(value, none)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _in_toml(value: Any, none: str) -> str:
+    if value is None:
+        return none
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_in_toml(one, none) for one in value)}]"
+    if isinstance(value, Mapping):
+        pairs = (f"{json.dumps(str(key))} = {_in_toml(one, none)}" for key, one in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -136,7 +136,8 @@ def prepare_run(
     except CheckpointError as error:
         if stored is None or type(error) is not CheckpointError:  # damaged, say
             raise
-        there, n_trees = Run.open(url).run_json, about["n_estimators"]
+        run_there, n_trees = Run.open(url), about["n_estimators"]
+        there = run_there.run_json
         lines = job_differences(there, about, stored, began)
         text = str(error)
         if lines:
@@ -145,7 +146,13 @@ def prepare_run(
                 "in:" + "".join(f"\n  {line}" for line in lines) + "\nChoose another folder, or "
                 "take the settings back to go on with that run."
             )
-        if n_trees > there["n_estimators"]:
+        in_all = sum(int(one.run_json["n_estimators"]) for one in (run_there, *parts_of(run_there)))
+        if n_trees <= in_all and in_all > there["n_estimators"]:
+            text += (
+                f" `dmondrian grow` made it a run of {in_all} trees; its job file goes on with "
+                f"n_estimators = {there['n_estimators']}."
+            )
+        elif n_trees > there["n_estimators"]:
             text += f" To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
         raise CheckpointError(text) from None
 

@@ -301,7 +301,7 @@ def test_other_data_than_those_of_the_run_are_refused(fit: Fit, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"exclude": ["age"]}, r"\[data\] exclude: \[\] there, \['age'\] here"),
+        ({"exclude": ["age"]}, r'\[data\] exclude: \[\] there, \["age"\] here'),
         ({"target": "sex"}, r"\[data\] target"),
         ({"shuffle": True}, r"\[data\] shuffle"),
         ({"null_target": "drop"}, r"\[data\] null_target"),

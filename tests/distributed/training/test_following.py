@@ -379,9 +379,14 @@ def test_members_are_not_added_to_those_whose_forecasts_are_gone(
 ) -> None:
     folder = tmp_path / "without"
     shutil.copytree(run.run_url, folder)
-    for name in kept_shares.names_of(Run.open(folder))[1:2]:
-        (folder / name).unlink()
-    with pytest.raises(ParameterError, match=r"follows the stream.*run of 9 trees"):
+    piece = folder / kept_shares.names_of(Run.open(folder))[1]
+    whole = piece.read_bytes()
+    piece.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(CorruptError, match=rf"{piece.name} in .* is damaged.*back from a copy"):
+        grow(folder, 9, client=client)
+    assert not parts_of(Run.open(folder))
+    piece.unlink()
+    with pytest.raises(ParameterError, match=r"are gone back from a copy, or .* run of 9 trees"):
         grow(folder, 9, client=client)
     assert not parts_of(Run.open(folder))
     other = fit("other", estimator=following(2, **settings_of(run)), first_tree=5)

@@ -41,30 +41,30 @@ def fit(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Fit:
 
 
 CHANGES: dict[str, dict[str, Any]] = {
-    "[forest] algorithm: 'amf-classifier' there, 'amf-regressor' here": {
+    '[forest] algorithm: "amf-classifier" there, "amf-regressor" here': {
         "estimator": AMFRegressor(n_estimators=2, random_state=0)
     },
     "[forest] n_estimators: 2 there, 3 here": {
         "estimator": AMFClassifier(n_estimators=3, random_state=0)
     },
-    "[forest] max_nodes: None there, 500 here": {
+    '[forest] max_nodes: "none" there, 500 here': {
         "estimator": AMFClassifier(n_estimators=2, random_state=0, max_nodes=500)
     },
-    "[forest] feature_scales: 'auto' there, None here": {
+    '[forest] feature_scales: "auto" there, "none" here': {
         "estimator": AMFClassifier(n_estimators=2, random_state=0, feature_scales=None)
     },
-    "[data] target: 'y' there, 'z' here": {"target": "z"},
-    "[data] exclude: [] there, ['whole', 'x'] here": {"exclude": ["x", "whole"]},
-    "[data] include: [] there, ['row'] here": {"include": ["row"]},
-    "[data] categorical: [] there, ['whole'] here": {"categorical": ["whole"]},
-    "[data] text: [] there, ['words'] here": {"text": ["words"]},
-    "[data] weight: None there, 'w' here": {"weight": "w"},
-    "[data] shuffle: False there, True here": {"shuffle": True},
+    '[data] target: "y" there, "z" here': {"target": "z"},
+    '[data] exclude: [] there, ["whole", "x"] here': {"exclude": ["x", "whole"]},
+    '[data] include: [] there, ["row"] here': {"include": ["row"]},
+    '[data] categorical: [] there, ["whole"] here': {"categorical": ["whole"]},
+    '[data] text: [] there, ["words"] here': {"text": ["words"]},
+    '[data] weight: nothing there, "w" here': {"weight": "w"},
+    "[data] shuffle: false there, true here": {"shuffle": True},
     "[data] max_categories: 8 there, 3 here": {"max_categories": 3},
-    "[data] infinite: 'error' there, 'clip' here": {"infinite": "clip"},
-    "[data] null_target: 'error' there, 'drop' here": {"null_target": "drop"},
+    '[data] infinite: "error" there, "clip" here': {"infinite": "clip"},
+    '[data] null_target: "error" there, "drop" here': {"null_target": "drop"},
     "[data] classes: [0, 1] there, [0, 1, 2] here": {"classes": [0, 1, 2]},
-    "[run] progressive: True there, False here": {"progressive": False},
+    "[run] progressive: true there, false here": {"progressive": False},
     "[run] first_tree: 0 there, 5 here": {"first_tree": 5},
     "[run] n_shards: 2 there, 1 here": {"n_shards": 1},
 }

@@ -373,7 +373,7 @@ def test_a_drawn_seed_is_kept_when_the_run_goes_on(fit: Fit, tmp_path: Path) -> 
         ({"estimator": forest(random_state=8)}, "random_state"),
         ({"estimator": forest(n_estimators=7)}, "n_estimators"),
         ({"n_shards": 3}, "shards"),
-        ({"exclude": ["age"]}, r"\[data\] exclude: \[\] there, \['age'\] here"),
+        ({"exclude": ["age"]}, r'\[data\] exclude: \[\] there, \["age"\] here'),
         ({"progressive": False}, "progressive"),
     ],
     ids=str,

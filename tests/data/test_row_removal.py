@@ -1,0 +1,62 @@
+"""Copies of files without the rows of some keys hold nothing of these rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dmondrian import DataError, ParameterError
+from dmondrian.data.row_removal import copy_without, find_rows, read_keys
+
+
+def written(path: Path, **columns: Any) -> str:
+    pq.write_table(pa.table(columns), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_dictionaries_keep_no_values_of_rows_left_out(tmp_path: Path, is_ordered: bool) -> None:
+    names = pa.DictionaryArray.from_arrays(
+        pa.array([2, 0, None, 2, 1], pa.int8()), ["ann", "bob", "zoe"], ordered=is_ordered
+    )
+    file = written(tmp_path / "a.parquet", who=names, x=range(5))
+    copy_without([file], str(tmp_path / "rows"), "who", pa.array(["ann"]))
+    (copy,) = (tmp_path / "rows").glob("*.parquet")
+    assert b"ann" not in copy.read_bytes()
+    found = pq.read_table(copy)
+    assert found["who"].to_pylist() == ["zoe", None, "zoe", "bob"]
+    assert found.schema.field("who").type == names.type
+    assert found["who"].chunk(0).dictionary.to_pylist() == ["bob", "zoe"]
+
+
+def test_dictionaries_within_lists_are_refused(tmp_path: Path) -> None:
+    words = pa.ListArray.from_arrays([0, 1, 2], pa.array(["ann", "bob"]).dictionary_encode())
+    file = written(tmp_path / "a.parquet", who=[1, 2], words=words)
+    if "dictionary" in str(pq.read_schema(file).field("words").type):
+        with pytest.raises(DataError, match="dictionaries within lists"):
+            copy_without([file], str(tmp_path / "rows"), "who", pa.array([1]))
+
+
+def test_keys_are_values_of_the_column_or_in_no_row(tmp_path: Path) -> None:
+    near = 2**53
+    small = written(tmp_path / "a.parquet", who=pa.array([1, 2], pa.int8()))
+    large = written(tmp_path / "b.parquet", who=pa.array([near, near + 1], pa.int64()))
+    found = find_rows([small, large], "who", pa.array([2, near + 1, -(2**40)]))
+    assert (found.in_no_row, found.rows_left) == (1, (1, 1))
+    with pytest.raises(ParameterError, match="write them as whole numbers"):
+        find_rows([large], "who", pa.array([float(near)]))
+
+
+def test_spaces_of_keys_count_where_values_are_strings(tmp_path: Path) -> None:
+    listed = tmp_path / "keys.txt"
+    listed.write_bytes(b"\xef\xbb\xbfann \r\n 5\n\n")
+    keys = read_keys(listed, "who")
+    assert keys.to_pylist() == ["ann ", " 5"]
+    words = written(tmp_path / "a.parquet", who=["ann", "ann "])
+    assert find_rows([words], "who", keys).rows_left == (1,)
+    numbers = written(tmp_path / "b.parquet", who=[5, 6])
+    assert find_rows([numbers], "who", keys.slice(1)).rows_left == (1,)
