@@ -89,8 +89,8 @@ def test_a_run_is_grown_merged_and_pruned(
     assert call("copy", grown, tmp_path / "copied")[0].startswith("nothing to do: ")
     _, stderr = call("copy", trained, tmp_path / "copied", code=2)
     assert "is not empty" in stderr
-    _, stderr = call("describe", next((grown / "blobs").iterdir()), code=2)
-    assert "is a file, where the folder of a run or saved model is needed" in stderr
+    _, stderr = call("describe", next((grown / "blobs").iterdir()), code=4)
+    assert "is a file, where a folder is needed" in stderr
 
 
 def test_a_run_is_followed_and_cancelled_from_elsewhere(
