@@ -50,8 +50,8 @@ def translate(error: BaseException, doing: str, name: str, url: str) -> StoreErr
     if "is a file, not a directory" in str(error):  # of `_backend`
         return StoreError(
             f"{url} is a file, where a folder is needed: name that of a run or saved model, or "
-            "choose another folder for a new one. (A pickle is read by Python's pickle; an estimator's `save` makes a folder "
-            "that this package reads.)"
+            "choose another folder for a new one. (A pickle is read by Python's pickle; an "
+            "estimator's `save` makes a folder that this package reads.)"
         )
     reason = scrub(_first_lines(str(error)))
     return StoreError(f"{doing} {name} in {url} failed: {reason} {_advice(error, reason, url)}")
