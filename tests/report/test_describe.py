@@ -83,12 +83,12 @@ def test_metrics_stand_beside_the_last_rows_baselines_and_the_delay(classified, 
                           "faded, half after 1,024 rows"]  # fmt: skip
     spans = (reported, reported["window"], reported["faded"])
     assert columns[2] == ["log loss", *(f"{span['log_loss']:.4f}" for span in spans)]
-    assert columns[4][0] == "last label"
+    assert columns[4][0] == "baseline: last label"
     assert columns[4][2] == f"{reported['window']['baselines']['last_label']['log_loss']:.4f}"
     assert reported["baselines"]["class_frequencies"]["log_loss"] > reported["log_loss"]
     assert reported["drift"]["found"] == 0
     text, _ = call("describe", of_numbers.run_url)
-    assert re.search(r"\n    mean so far +[\d,.]+ +[\d,.]+ +[\d,.]+\n", text)
+    assert re.search(r"\n    baseline: mean so far +[\d,.]+ +[\d,.]+ +[\d,.]+\n", text)
 
 
 def test_line_ends_in_names_end_no_line(tmp_path) -> None:
