@@ -11,15 +11,24 @@ import pytest
 PROJECT = Path(__file__).parents[1]
 WAYS = {
     "in Python": "threading.Event().wait()",
-    "with the interpreter's lock": "ctypes.PyDLL(None).pause()",
+    "beside a cluster": "distributed.LocalCluster(processes=False), threading.Event().wait()",
+    # A wait that no signal breaks off: for a lock that this thread holds.
+    "with the interpreter's lock": "mutex = (ctypes.c_long * 8)(); "
+    "lock = ctypes.PyDLL(None).pthread_mutex_lock; lock(mutex); lock(mutex)",
     "stopped": "os.kill(os.getpid(), signal.SIGSTOP), threading.Event().wait()",
     "with a forked child": "os.fork(), threading.Event().wait()",
 }
 
+ANSWER = {"in Python", "beside a cluster", "with a forked child"}  # their main threads run Python
+
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_test_that_hangs_ends_the_run(tmp_path: Path, way: str) -> None:
-    lines = ["import ctypes, os, signal, threading", "def test_that_hangs():", f"    {WAYS[way]}"]
+    lines = [
+        "import ctypes, os, signal, threading, distributed",
+        "def test_that_hangs():",
+        f"    {WAYS[way]}",
+    ]
     (tmp_path / "test_it.py").write_text("\n".join(lines))
     (tmp_path / "pytest.ini").write_text("[pytest]")
     options = ["--silence=2", "-n1", "--dist=load", "--max-worker-restart=0"]
@@ -32,3 +41,8 @@ def test_a_test_that_hangs_ends_the_run(tmp_path: Path, way: str) -> None:
     assert "no test began or ended for 2 s: test_it.py::test_that_hangs" in done.stderr
     assert 'test_it.py", line 3 in test_that_hangs' in done.stderr  # the stack
     assert "crashed while running 'test_it.py::test_that_hangs'" in done.stdout
+    end = done.stdout[done.stdout.index("processes that were lost or silent") :]
+    assert "no test began or ended for 2 s: test_it.py::test_that_hangs" in end
+    assert "gw0 was lost, exit code -6; " in end or way == "with the interpreter's lock"
+    assert ("test_it.py:3 test_that_hangs" in end) == (way in ANSWER)
+    assert ("<Scheduler" in end) == (way == "beside a cluster")
