@@ -16,6 +16,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background
 
 
 pytest_plugins = ["tests.silence"]
+# It can freeze a process with CPython 3.11: dmondrian.distributed.worker.sampling_profiler.
+dask.config.set({"distributed.worker.profile.enabled": False})
 SPAWNED = ("cluster/", "chaos/", "cli/test_signals.py")  # as users' workers are
 
 

@@ -30,6 +30,7 @@ from typing import Any
 
 import psutil
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 FOLDER = "DMONDRIAN_TESTS_SILENCE"  # environment: where processes write what they wait for
 
@@ -47,6 +48,30 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGUSR1, lambda *_: _describe(Path(os.environ[FOLDER])))
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Watch(config.getoption("silence")))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Return what shares the files out, where it is done by file."""
+    return _Files(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+class _Files(LoadFileScheduling):
+    """Shares out files, those of a lost process too.
+
+    With pytest-xdist 3.8 a process in the place of a lost one may wait for ever: it is given one
+    file, which may be one that the other was done with, and begins a test when it has the next one.
+    """
+
+    def schedule(self) -> None:
+        super().schedule()
+        super().schedule()  # at least two tests for each process
+
+    def remove_node(self, node: Any) -> str | None:
+        files = self.assigned_work[node]
+        for name in [name for name, tests in files.items() if all(tests.values())]:
+            del files[name]
+        return super().remove_node(node)
 
 
 class Watch:
@@ -90,7 +115,9 @@ class Watch:
         """Note how a process was lost, and what the machine had left."""
         if error:
             process = getattr(getattr(node.gateway, "_io", None), "popen", None)  # execnet's
-            code = None if process is None else process.poll()
+            with suppress(Exception):  # its pipes may be closed while it writes its stacks
+                process.wait(timeout=10)
+            code = getattr(process, "returncode", None)
             self._write(f"{node.gateway.id} was lost, exit code {code}; {_machine()}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -157,8 +184,9 @@ def _machine() -> str:
 
 
 def _describe(folder: Path) -> None:
-    """Write what this process waits for: at once, or not at all."""
+    """Write what this process, which is ended next, waits for: at once, or not at all."""
     memory = psutil.Process().memory_info().rss >> 20
+    gc.disable()  # it may deadlock while stacks are read: CPython issue 106883
     part = folder / f"{os.getpid()}.part"
     part.write_text("\n".join([f"holds {memory} MiB", *_threads(), *_dask(), *_tasks()]))
     part.rename(folder / str(os.getpid()))
@@ -202,6 +230,7 @@ def _dask() -> Iterator[str]:
 
 def _tasks() -> Iterator[str]:
     for found in gc.get_objects():
-        if isinstance(found, asyncio.Task) and not found.done():
-            frames = [f"{f.f_code.co_qualname}:{f.f_lineno}" for f in found.get_stack()]
-            yield f"asyncio {found.get_coro()}: {' > '.join(frames)}"[:300]
+        with suppress(ReferenceError):  # a weak reference, to what is gone
+            if isinstance(found, asyncio.Task) and not found.done():
+                frames = [f"{f.f_code.co_qualname}:{f.f_lineno}" for f in found.get_stack()]
+                yield f"asyncio {found.get_coro()}: {' > '.join(frames)}"[:300]

@@ -46,3 +46,25 @@ def test_a_test_that_hangs_ends_the_run(tmp_path: Path, way: str) -> None:
     assert "gw0 was lost, exit code -6; " in end or way == "with the interpreter's lock"
     assert ("test_it.py:3 test_that_hangs" in end) == (way in ANSWER)
     assert ("<Scheduler" in end) == (way == "beside a cluster")
+
+
+def test_the_other_tests_of_a_process_that_was_lost_are_run(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]")
+    tests = [f"def test_{number}(): pass" for number in range(5)]
+    (tmp_path / "test_a.py").write_text("\n".join(tests))  # the file with most tests is the first
+    flag = tmp_path / "flag"
+    (tmp_path / "test_b.py").write_text(
+        "import os, pathlib\n"
+        "def test_that_is_lost_once():\n"
+        f"    flag = pathlib.Path({str(flag)!r})\n"
+        "    flag.exists() or (flag.touch(), os.abort())\n" + "\n".join(tests[:3])
+    )
+    for name in "cd":
+        (tmp_path / f"test_{name}.py").write_text(tests[0])
+    options = ["--silence=60", "-n1", "--dist=loadfile", "--max-worker-restart=1"]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.silence", *options,
+               f"--rootdir={tmp_path}", str(tmp_path)]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=PROJECT, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert "1 failed, 11 passed" in done.stdout  # the lost one, and all of them

@@ -51,6 +51,7 @@ from dmondrian.distributed.worker.messages import (
     Restore,
     Step,
 )
+from dmondrian.distributed.worker.sampling_profiler import stop_profiler
 from dmondrian.distributed.worker.shard import (
     Shard,
     encoded_state,
@@ -251,6 +252,7 @@ class ShardHolder(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         """Start with an empty registry."""
         self.registry = Registry()
+        stop_profiler(worker)
 
     def teardown(self, worker: Worker) -> None:
         """Free the trees of a worker that leaves."""
