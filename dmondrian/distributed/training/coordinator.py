@@ -604,8 +604,6 @@ class Coordinator:
             self._to_ask.add(sent.address)
             if self._is_joint:
                 self._ask_all()  # all wait for the sums of the last one
-        if timeout:  # no answer came: what orders wait for may be settled since all were asked
-            self._ask_all()
 
     def _take_forecasts(self, sent: SentBundle, reply: Reply) -> set[tuple[int, int | None]]:
         """Record forecasts that were added on a worker; return shards and units without some.

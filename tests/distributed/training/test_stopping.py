@@ -20,7 +20,6 @@ from dmondrian.checkpoint.codec import decode_forest, encode_forest
 from dmondrian.checkpoint.lease import ask_to_stop, holder_of
 from dmondrian.distributed import Progress, TrainedRun, score
 from dmondrian.distributed.cluster import workers
-from dmondrian.distributed.cluster.results import FinishedTask, ResultQueue
 from dmondrian.distributed.training import attempt
 from dmondrian.distributed.training.coordinator import Coordinator
 from dmondrian.distributed.training.shard_state import Limits
@@ -324,35 +323,6 @@ def test_trees_that_are_fitted_together_stop_after_a_mini_batch(
     (position,) = Run.open(tmp_path / "run").manifests()
     assert asked.rows <= position <= asked.rows + 3 * 128
     assert digests(fit(**how)) == digests(fit("undisturbed", **how))
-
-
-def test_what_is_due_is_asked_for_again_where_no_answer_comes(
-    fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ask_all, take, are_idle = Coordinator._ask_all, ResultQueue.take, [False]
-
-    def taken(results: ResultQueue, timeout: float) -> FinishedTask | None:
-        found = take(results, timeout)
-        are_idle[0] = timeout > 0.0 and found is None
-        return found
-
-    def forgetful(coordinator: Coordinator) -> None:
-        if are_idle[0]:
-            ask_all(coordinator)
-
-    def in_time(progress: Progress) -> None:
-        assert time.monotonic() < end, f"no row after {progress.rows} for five minutes"
-
-    estimator = MondrianKernelRegressor(
-        5, lifetime=1.5, random_state=7, n_passes=1, batch_size=1024
-    )
-    how = {"estimator": estimator, "target": "age", "n_shards": 3, "checkpoint_every": None}
-    monkeypatch.setattr(ResultQueue, "take", taken)
-    monkeypatch.setattr(Coordinator, "_ask_all", forgetful)
-    end = time.monotonic() + 300.0
-    found = digests(fit(progress=in_time, **how))
-    monkeypatch.undo()
-    assert found == digests(fit("undisturbed", **how))
 
 
 def test_scoring_that_is_stopped_says_how_many_files_are_written(
