@@ -303,14 +303,17 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     export = add("export", "write a model as a file for other programs")
     export.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
     export.add_argument(
-        "--to", choices=("onnx",), default="onnx", help="the format (default and only one: onnx)"
+        "--to",
+        choices=("onnx", "c"),
+        help="the format (default: c for a file that ends in .c, else onnx)",
     )
     export.add_argument("-o", "--out", required=True, metavar="FILE", help="the file to write")
     export.add_argument(
         "--encoded",
         action="store_true",
         help="take one matrix of encoded features, as `dmondrian schema` lists them; else the "
-        "columns of the training data, whose encoding becomes part of the file",
+        "columns of the training data, whose encoding becomes part of the file; C source always "
+        "takes features",
     )
     report = add("report", "write a run, finished or in progress, as a page of one file")
     report.add_argument("model", metavar="RUN", help=_MODEL_HELP)

@@ -14,9 +14,11 @@ from dmondrian.cli.output import Output
 
 def export(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian export --help`."""
+    file = Path(arguments.out)
+    if (arguments.to or file.suffix[1:]) == "c":
+        return _c(arguments.model, file, output)
     from dmondrian.export import to_onnx
 
-    file = Path(arguments.out)
     made = to_onnx(arguments.model, file, columns=False if arguments.encoded else None)
     about = {entry.key: entry.value for entry in made.metadata_props}
     values = {
@@ -30,5 +32,19 @@ def export(arguments: argparse.Namespace, output: Output) -> int:
     output.text(
         f"{file}: {size(values['bytes'])} of ONNX\n  takes {about['inputs']}\n"
         f"  gives {', '.join(values['outputs'])}"
+    )
+    return 0
+
+
+def _c(model: str, file: Path, output: Output) -> int:
+    """Write C source."""
+    from dmondrian.export import to_c
+
+    to_c(model, file)
+    n_bytes = file.stat().st_size
+    output.event("exported", {"model": model, "out": str(file), "bytes": n_bytes})
+    output.text(
+        f"{file}: {size(n_bytes)} of C99\n  takes encoded features, float, as "
+        "`dmondrian schema` lists them\n  gives forest_predict(x, out)"
     )
     return 0

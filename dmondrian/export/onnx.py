@@ -82,7 +82,7 @@ def to_onnx(
     ['label', 'probabilities']
     """
     check_onnx_files([] if out is None else [out])
-    estimator, schema = _opened(model)
+    estimator, schema = opened(model)
     if columns and schema is None:
         raise ParameterError(
             "columns=True: this model was fitted on arrays and holds no encoding; expected the run "
@@ -146,7 +146,7 @@ def _with_indicators(graph: Graph, X: str, estimator: Any) -> str:
     return graph.add("Reshape", pairs, shape)
 
 
-def _opened(model: Any) -> tuple[Any, Schema | None]:
+def opened(model: Any) -> tuple[Any, Schema | None]:
     """Return the estimator, and for a run the encoding of its columns."""
     if not isinstance(model, (str, PathLike)):
         return model, None

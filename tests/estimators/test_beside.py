@@ -43,7 +43,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.estimators import ALGORITHMS
 from dmondrian.estimators.one_state import one_state
 from dmondrian.estimators.single_row import SingleRow, without_names
-from dmondrian.export import shap_trees, to_onnx
+from dmondrian.export import shap_trees, to_c, to_onnx
 from dmondrian.forest.forest import Forest
 from tests.estimators.beside import (
     ROWS,
@@ -122,6 +122,7 @@ TRAITS = {
     "return_std": lambda f: f.predict(NEW, return_std=True),
     "shap": shap_trees,
     "onnx": lambda f: to_onnx(f).SerializeToString(),
+    "c": to_c,
     "cells": lambda f: cells_of(f, 0, np.array([0.0, 1.0, 0.0, 1.0])),
 }
 LEARN = {"fit", "partial_fit", "fit_transform", "calibrate_intervals", "choose_lifetime"}
@@ -135,7 +136,7 @@ CUBE: dict[str, Any] = {**SMALL, "domain": "cube", "lifetime": 2.0}
 KERNEL: dict[str, Any] = {**SMALL, "lifetime": 2.0}
 AMF: dict[str, Any] = {**SMALL, "warmup_rows": 32, "feature_scales": None}
 CASES: dict[str, tuple[Any, np.ndarray, list[str]]] = {
-    "amf-classifier": (AMFClassifier(**AMF, calibrate=True), LABELS, ["shap", "onnx"]),
+    "amf-classifier": (AMFClassifier(**AMF, calibrate=True), LABELS, ["shap", "onnx", "c"]),
     "amf-classifier, rows alone": (AMFClassifier(**SMALL, alpha=0.5), LABELS, []),
     "amf-classifier, following": (AMFClassifier(**SMALL, drift="follow"), LABELS, []),
     "amf-classifier, boosted": (
