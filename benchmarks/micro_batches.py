@@ -2,7 +2,8 @@
 
 A process follows a folder to which a file of 100 rows (10 columns of numbers and a class) comes
 each time that the one before was learned, by a rename. The forest has a bound of nodes, so memory
-that grows is not the forest's; coordinator and worker are threads of this one process.
+that grows is not the forest's. Scheduler, worker and coordinator are threads of this one process,
+with the settings of a cluster that `dmondrian follow` starts.
 
     python -m benchmarks.micro_batches
 
@@ -19,7 +20,6 @@ import signal
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,10 +49,9 @@ def resident_bytes() -> int:
 
 def follow_files(folder: Path, n: int, trees: int, interval: float) -> list[tuple[int, float]]:
     """Follow n files; return memory and seconds of each look."""
-    from distributed import Client, LocalCluster
-
     from dmondrian import AMFClassifier
     from dmondrian.distributed import Learned, follow
+    from dmondrian.distributed.cluster.client import connected
 
     looks: list[tuple[int, float]] = []
 
@@ -70,11 +69,7 @@ def follow_files(folder: Path, n: int, trees: int, interval: float) -> list[tupl
         n_estimators=trees, random_state=0, alpha=0.5, charge_opening=False, feature_scales=None,
         max_nodes=500,
     )  # fmt: skip
-    threads: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
-    with (
-        LocalCluster(**threads, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as client,
-    ):
+    with connected(None, n_workers=1, threads=1, processes=False) as client:
         follow(
             forest, folder / "data", target="label", run=folder / "run", interval=interval,
             on_learned=learned, client=client,

@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     )
     from dmondrian.forest.custom_loss import ConvexLoss
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 find_moved_modules()
 

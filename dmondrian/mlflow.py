@@ -1,4 +1,4 @@
-"""MLflow: logging of runs, and models that predict data frames.
+"""MLflow: logging of runs, while they are trained and afterwards, and models that predict frames.
 
 Relies on the package mlflow (the extra `mlflow`, which is mlflow-skinny) and on a run folder.
 Promises a model without pickle: MLflow stores a copy of the newest checkpoint, and reads it with
@@ -7,20 +7,31 @@ Promises a model without pickle: MLflow stores a copy of the newest checkpoint, 
 
 from __future__ import annotations
 
+import logging
+import queue
 import tempfile
+import threading
+import time
+from contextlib import suppress
 from os import PathLike, fspath
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from dmondrian._optional import require
 from dmondrian.checkpoint import Run, look_at_model
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.data import Schema
+from dmondrian.distributed.cluster.events import Event
 from dmondrian.distributed.metrics.curve import NAMES
 from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.errors import DataError, ParameterError
 from dmondrian.frames import FrameModel, answer_names
 
+_log = logging.getLogger("dmondrian")
+
+_MOST_WAITING = 10_000  # events that are not logged yet
+_LAST_SECONDS = 30.0  # that the end waits for them
 _LONGEST = 500  # most characters of a parameter; stores have different limits
 _AT_ONCE = 900  # most metrics in a call
 
@@ -102,6 +113,122 @@ def log_run(
     finally:
         if active is None:
             mlflow.end_run()
+
+
+class LiveLog:
+    """A listener that logs a run to MLflow while it is trained.
+
+    ``with LiveLog() as log: train(..., on_event=log)``. Windows of rows are logged as
+    ``window_<metric>`` at the row that they end at, as `log_run` names them; held-out metrics as
+    ``held_out_<metric>`` and ``durable_rows`` at checkpoints; the newest of all other events, such
+    as alerts and losses of workers, is a tag.
+
+    Parameters
+    ----------
+    run_id : str, optional
+        MLflow's run, such as that of a training that is resumed; by default the active one, or a
+        new one, which ends with this.
+
+    Attributes
+    ----------
+    run_id : str
+    lost : int
+        Events that were not logged, for MLflow's store failed or too many waited.
+
+    Notes
+    -----
+    Events are sent by a thread of their own, so that a slow store delays no training, and one that
+    fails ends none: it is a warning, once until an event is logged again. The end waits for those
+    that are not sent, up to half a minute. Rows that are learned again after a loss are logged
+    again, at the same steps with the same values.
+
+    Raises
+    ------
+    MissingPackageError
+        The package mlflow is not installed.
+    """
+
+    def __init__(self, run_id: str | None = None) -> None:
+        require("mlflow", "mlflow", "logging to MLflow")
+        import mlflow
+
+        self._client = mlflow.MlflowClient()
+        active = mlflow.active_run()
+        self._is_own = run_id is None and active is None
+        if run_id is not None:
+            self.run_id = run_id
+        elif active is not None:
+            self.run_id = active.info.run_id
+        else:
+            with mlflow.start_run() as begun:  # with the tags that MLflow gives its runs
+                self.run_id = begun.info.run_id
+            self._client.update_run(self.run_id, "RUNNING")
+        self.lost = 0
+        self._waiting: queue.Queue[Event | None] = queue.Queue(_MOST_WAITING)
+        self._is_failing = False
+        self._thread = threading.Thread(target=self._send_all, name="mlflow", daemon=True)
+        self._thread.start()
+
+    def __call__(self, event: Event) -> None:
+        """Take an event, at once."""
+        try:
+            self._waiting.put_nowait(event)
+        except queue.Full:
+            self.lost += 1
+
+    def __enter__(self) -> LiveLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, where: TracebackType | None
+    ) -> None:
+        """Send what waits; a run of this own ends as it did."""
+        until = time.monotonic() + _LAST_SECONDS
+        with suppress(queue.Full):
+            self._waiting.put(None, timeout=_LAST_SECONDS)
+        self._thread.join(max(0.0, until - time.monotonic()))
+        if self._thread.is_alive():
+            self.lost += self._waiting.qsize()
+            _log.warning("MLflow did not take the last events of its run %s in time", self.run_id)
+        elif self._is_own and not self._is_failing:
+            is_stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
+            status = "FINISHED" if kind is None else "KILLED" if is_stopped else "FAILED"
+            self._client.set_terminated(self.run_id, status)
+
+    def _send_all(self) -> None:
+        """Send events until the end; runs in a thread of its own."""
+        from mlflow.exceptions import MlflowException
+
+        while (event := self._waiting.get()) is not None:
+            try:
+                self._send(event)
+                self._is_failing = False
+            except (MlflowException, OSError) as error:
+                self.lost += 1
+                if not self._is_failing:
+                    text = str(error)[:_LONGEST]
+                    _log.warning("MLflow did not log %s: %s", event.text, text)
+                self._is_failing = True
+
+    def _send(self, event: Event) -> None:
+        from mlflow.entities import Metric, RunTag
+
+        at, values = int(1000 * event.at), event.values
+        if event.kind == "checkpoint":
+            points, step = {"durable_rows": values["position"]}, values["position"]
+        elif event.kind in ("window", "held_out"):
+            step = values["row" if event.kind == "window" else "position"]
+            points = {
+                f"{event.kind}_{name}": value
+                for name, value in values["metrics"].items()
+                if isinstance(value, (int, float)) and name != "rows"
+            }
+        else:
+            tags = [RunTag("dmondrian.event", event.text[:_LONGEST])]
+            self._client.log_batch(self.run_id, tags=tags)
+            return
+        metrics = [Metric(name, float(value), at, int(step)) for name, value in points.items()]
+        self._client.log_batch(self.run_id, metrics=metrics)
 
 
 def _metrics(stored: dict[str, Any], make: Any) -> list[Any]:

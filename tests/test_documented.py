@@ -22,6 +22,7 @@ import dmondrian.river
 MODULES = (dmondrian, dmondrian.displays, dmondrian.distributed, dmondrian.export, dmondrian.report)
 ALONE = (
     dmondrian.frames.FrameModel,
+    dmondrian.mlflow.LiveLog,
     dmondrian.mlflow.log_run,
     dmondrian.river.RiverClassifier,
     dmondrian.river.RiverRegressor,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -23,10 +24,10 @@ from dmondrian import (
     ParameterError,
 )
 from dmondrian.checkpoint import Run
-from dmondrian.distributed import train
+from dmondrian.distributed import Event, train
 from dmondrian.frames import FrameModel
-from dmondrian.mlflow import log_run
-from tests.distributed.conftest import ADULT, COLUMNS, forest, worker_threads
+from dmondrian.mlflow import LiveLog, log_run
+from tests.distributed.conftest import ADULT, COLUMNS, forest, wait_until, worker_threads
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*An input example was not provided:UserWarning",  # a signature is
@@ -116,6 +117,70 @@ def test_a_run_of_its_own_is_begun_and_ended(tracked, runs) -> None:
     assert tracked.active_run() is None
 
 
+def test_a_run_is_logged_while_it_is_trained(tracked, frame, tmp_path) -> None:
+    frame.iloc[:1500].to_parquet(tmp_path / "rows.parquet")
+    frame.iloc[1500:].to_parquet(tmp_path / "held-out.parquet")
+    store, seen = tracked.MlflowClient(), []
+
+    def points(name: str) -> list[tuple[int, float]]:
+        found = store.get_metric_history(log.run_id, name)
+        return [(point.step, point.value) for point in found]
+
+    def on_event(event: Event) -> None:
+        log(event)
+        seen.append(event)
+        if event.kind == "checkpoint" and event.values["position"] == 500:  # 1,000 rows to go
+            wait_until(lambda: points("durable_rows") == [(500, 500.0)])
+            assert store.get_run(log.run_id).info.status == "RUNNING"
+
+    with worker_threads(1) as (_, client), LiveLog() as log:
+        train(
+            forest(n_estimators=1), tmp_path / "rows.parquet", target="income", client=client,
+            run=tmp_path / "run", checkpoint_every="500 rows", on_event=on_event,
+            validation=tmp_path / "held-out.parquet",
+        )  # fmt: skip
+        log(Event("worker_lost", "a worker was lost", 0.0, {}))
+    assert store.get_run(log.run_id).info.status == "FINISHED"
+    assert (log.lost, tracked.active_run()) == (0, None)
+    assert points("durable_rows") == [(n, float(n)) for n in (500, 1000, 1500)]
+    for kind, at in (("window", "row"), ("held_out", "position")):
+        told = [event.values for event in seen if event.kind == kind]
+        assert told
+        for name in ("log_loss", "accuracy"):
+            expected = [(one[at], one["metrics"][name]) for one in told]
+            assert points(f"{kind}_{name}") == expected
+    assert store.get_run(log.run_id).data.tags["dmondrian.event"] == "a worker was lost"
+
+
+def test_a_live_log_goes_on_with_a_run_and_tells_how_one_ended(tracked) -> None:
+    saved = Event("checkpoint", "saved at row 7", 1.0, {"position": 7, "is_final": True})
+    store = tracked.MlflowClient()
+    with tracked.start_run() as active, LiveLog() as log:
+        assert log.run_id == active.info.run_id
+        log(saved)
+    with pytest.raises(KeyboardInterrupt), LiveLog() as own:
+        raise KeyboardInterrupt
+    assert store.get_run(own.run_id).info.status == "KILLED"
+    with LiveLog(log.run_id) as again:
+        again(saved)
+    assert len(store.get_metric_history(log.run_id, "durable_rows")) == 2
+    assert store.get_run(log.run_id).info.status == "FINISHED"
+
+
+def test_a_store_that_fails_ends_no_training(tracked, caplog) -> None:
+    saved = Event("checkpoint", "saved at row 7", 1.0, {"position": 7, "is_final": True})
+    store = tracked.MlflowClient()
+    with caplog.at_level(logging.WARNING, "dmondrian"), LiveLog() as log:
+        store.delete_run(log.run_id)  # takes nothing any more
+        for _ in range(2):
+            log(saved)
+        wait_until(lambda: log.lost == 2)
+        store.restore_run(log.run_id)
+        log(saved)
+    assert len(store.get_metric_history(log.run_id, "durable_rows")) == 1
+    assert ["did not log saved at row 7" in record.message for record in caplog.records] == [True]
+
+
 def test_what_cannot_be_logged_is_refused(tracked, tmp_path, monkeypatch) -> None:
     AMFClassifier(n_estimators=1, random_state=0).fit([[0.0], [1.0]], [0, 1]).save(tmp_path / "m")
     with pytest.raises(ParameterError, match="was fitted on arrays"):
@@ -131,6 +196,8 @@ def test_what_cannot_be_logged_is_refused(tracked, tmp_path, monkeypatch) -> Non
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(MissingPackageError, match=r"dmondrian\[mlflow\]"):
         log_run(tmp_path / "m")
+    with pytest.raises(MissingPackageError, match=r"dmondrian\[mlflow\]"):
+        LiveLog()
 
 
 @pytest.fixture(scope="module")

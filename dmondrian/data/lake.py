@@ -147,16 +147,26 @@ def _refuse_two_versions(tables: Sequence[tuple[str, int | None] | None]) -> Non
             )
 
 
+def _known_state(plan: Plan | None, now: TableState, found: Listing) -> TableState | None:
+    """Return the state of a table that a stream had last; None, and added to `found`, if it is new.
+
+    A table is known by its id, and by its place where it was made anew.
+    """
+    states = () if plan is None else plan.tables
+    then = next((state for state in states if now.id == state.id or now.uri == state.uri), None)
+    if then is None:
+        found.tables.append(now)
+        found.notes.append(version_note(now))
+    return then
+
+
 def _files_of_iceberg(
     table: IcebergTable, plan: Plan | None, needed: Collection[str], found: Listing
 ) -> list[SourceFile]:
     """Do as `_files_of_table` does, for a table whose files are where they were."""
     now = table.state
-    states = () if plan is None else plan.tables
-    then = next((state for state in states if now.id == state.id or now.uri == state.uri), None)
+    then = _known_state(plan, now, found)
     if plan is None or then is None:
-        found.tables.append(now)
-        found.notes.append(version_note(now))
         return live_iceberg_files(table)
     blocks = [block for block in plan.blocks if is_of_iceberg(table, block.uri)]
     rows: dict[str, int] = {}
@@ -174,11 +184,8 @@ def _files_of_table(
 ) -> list[SourceFile]:
     """Return the files of a table; its state, and what a stream has of it, are added to `found`."""
     now = table.state
-    states = () if plan is None else plan.tables
-    then = next((state for state in states if now.id == state.id or now.uri == state.uri), None)
+    then = _known_state(plan, now, found)
     if plan is None or then is None:
-        found.tables.append(now)
-        found.notes.append(version_note(now))
         return live_files(table)
     rows: dict[str, int] = {}
     paths: dict[str, SourceFile] = {}

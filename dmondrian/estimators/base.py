@@ -105,6 +105,7 @@ class BaseForest(BaseEstimator):
     _columns: Columns  # only where some are categories
     warmup_rows: int
     random_state: Any
+    _seed: int | None = None  # that was drawn before, of a run that is trained again
     n_jobs: int | None
     forest_: Forest
     n_features_in_: int
@@ -144,7 +145,7 @@ class BaseForest(BaseEstimator):
             "clip": bool(self.clip),
             "algorithm": self.algorithm,
             "n_features": int(n_features),
-            "seed": draw_seed(self.random_state),
+            "seed": draw_seed(self.random_state) if self._seed is None else self._seed,
             "expected_extension": self.predict_extension == "expected",
             "max_nodes": None if self.max_nodes is None else int(self.max_nodes),
         }

@@ -14,6 +14,7 @@ from distributed import Client
 
 from dmondrian import AMFClassifier, CheckpointError, DataError, ParameterError
 from dmondrian.distributed import TrainedRun, forget, train
+from dmondrian.estimators import base
 from tests.cli.command import call
 from tests.distributed.conftest import SETTLED, digests
 
@@ -81,6 +82,25 @@ def test_keys_in_no_row_are_counted_and_files_may_lose_all_rows(
         exclude=["who"],
     )  # fmt: skip
     assert certificate["states"] == {str(n): d for n, d in digests(never).items()}
+
+
+def test_the_seed_that_was_drawn_is_taken_again(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"target": "y", "client": client, "exclude": ["who"]}
+    for name in ("with", "without"):
+        write(tmp_path / name, 0, without=name == "without")
+    drawn = AMFClassifier(n_estimators=1, random_state=None, **SETTLED)
+    seed = base.draw_seed(7)
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "draw_seed", lambda random_state: seed)
+        run = train(drawn, tmp_path / "with", run=tmp_path / "run", **options)
+    given = AMFClassifier(n_estimators=1, random_state=7, **SETTLED)
+    never = train(given, tmp_path / "without", run=tmp_path / "never", **options)
+    keys = tmp_path / "keys.txt"
+    keys.write_text("".join(f"{key}\n" for key in KEYS))
+    done = forget(run.run_url, tmp_path / "out", keys, "who", client=client)
+    assert digests(done.run) == digests(never) != digests(run)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

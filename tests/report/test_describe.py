@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ def test_it_shows_data_dates_duration_versions_and_size(classified) -> None:
     assert reported["data"] == f"3,000 rows in {file}"
     pattern = r"\d{4}-\d\d-\d\d \d\d:\d\d( to .*)? UTC, [0-9.:]+( s)? of work in 1 attempt"
     assert re.fullmatch(pattern, reported["trained"])
-    assert f"dmondrian {dmondrian.__version__}, " in reported["written by"]
+    assert f"dmondrian {version('dmondrian')}, " in reported["written by"]
     assert "pyarrow" in reported["written by"]
     (event,) = events(call("describe", classified.run_url, "--json")[0])
     stored = [one for one in Path(classified.run_url).rglob("*") if one.is_file()]

@@ -51,6 +51,13 @@ CONFIG = {
     # takes time from learning on a machine without spare processors.
     "distributed.admin.tick.interval": "1 s",
     "distributed.worker.memory.monitor-interval": "500 ms",
+    # What processes that run for months keep for a dashboard grows by each task up to these bounds:
+    # 10,000 lines, 1,000 transitions in each of many logs, 7,200 samples, 100 graphs by default.
+    "distributed.admin.log-length": 100,
+    "distributed.admin.low-level-log-length": 100,
+    "distributed.admin.system-monitor.log-length": 120,
+    "distributed.diagnostics.computations.max-history": 1,
+    "distributed.diagnostics.erred-tasks.max-history": 10,
     # By default Dask has the C library return each array to the system at once, and clearing the
     # pages of the next one costs as much as encoding a block. At most 16 MiB a thread are kept.
     # Values in the environment take precedence.

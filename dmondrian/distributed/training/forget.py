@@ -136,6 +136,7 @@ def forget(
     places = [f"{folder}/{ROWS}/{one.name}" for one in copied]
     about = base.run_json
     estimator = estimator_of(about["algorithm"], dict(about["estimator"]))
+    estimator._seed = int(about["parameters"]["seed"])  # it may have been drawn
     shards = about["shards"]
     trained, n_files = None, 0
     for uris in stages:
@@ -200,8 +201,6 @@ def _options(base: Run, plan: Plan) -> dict[str, Any]:
         why = "an earlier version made its plan, which lacks the options of its data"
     elif any(block.partition for block in plan.blocks):
         why = "its folders are columns (key=value), which copies of files would lack"
-    elif base.run_json["estimator"].get("random_state") is None:
-        why = "its seed is not known"
     if why is not None:
         raise ParameterError(f"{base.url} cannot be trained again without some rows: {why}")
     options: dict[str, Any] = json.loads(plan.asked or "{}")

@@ -314,6 +314,8 @@ def bring_to_end(
     summary = dict(attempts[0].summary)
     for other in attempts[1:]:
         summary = added(other.summary, summary)
+    # Run and parts learn the same rows of the stream.
+    summary["rows"] = max(attempt.summary["rows"] for attempt in attempts)
     summary |= attempts[0].rows_so_far
     known = {} if validation is None else validation.report()
     # Members that were added to a forest that follows its stream are scored with all others.

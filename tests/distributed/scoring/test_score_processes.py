@@ -15,7 +15,7 @@ import dask
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed import Client, LocalCluster, Worker
+from distributed import Client, LocalCluster, Scheduler, Worker
 from distributed.comm import CommClosedError
 
 from dmondrian.distributed import TrainedRun, score
@@ -69,6 +69,26 @@ async def _reported_without_scheduler(dask_worker: Worker) -> list[str]:
 class _Gone:
     async def heartbeat_worker(self, **reported: object) -> None:
         raise CommClosedError("nobody there")
+
+
+def _bounds(dask_worker: Worker) -> set[int | None]:
+    log = dask_worker.state.log, dask_worker.state.stimulus_log, dask_worker.transfer_incoming_log
+    return {kept.maxlen for kept in log} | {dask_worker.monitor.maxlen}
+
+
+async def _bounds_of(dask_scheduler: Scheduler) -> tuple[int | None, ...]:
+    logs = dask_scheduler.transition_log, dask_scheduler.computations, dask_scheduler.erred_tasks
+    return tuple(log.maxlen for log in logs)
+
+
+def test_what_processes_keep_for_a_dashboard_is_bounded() -> None:
+    """Or a run that is followed for months would grow up to Dask's bounds, of many MiB."""
+    with connected(None, 1, 1) as client:
+        assert [*client.run(_bounds).values()] == [{100, 120}]
+        assert client.run_on_scheduler(_bounds_of) == (100, 1, 10)
+        for number in range(300):
+            client.log_event("of a test", number)
+        assert len(client.get_events("of a test")) == 100
 
 
 def test_a_local_worker_says_nothing_of_a_scheduler_that_ended_first() -> None:

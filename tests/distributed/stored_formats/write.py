@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 ROWS = 60  # of a file
+BOOSTED = ("mondrian", "boosted")
+BOOSTED_ROWS = 160
 SETTLED: dict[str, Any] = {"alpha": 0.25, "charge_opening": True, "feature_scales": None}
 FOLLOWING = {
     **SETTLED,
@@ -82,41 +84,68 @@ def main(folder: Path) -> None:
     np.save(folder / "probabilities.npy", classifier.predict_proba(X))
 
 
-OTHERS: dict[str, dict[str, Any]] = {
-    "MondrianForestClassifier": {"aggregation": "hierarchy"},
-    "MondrianForestRegressor": {"aggregation": "mean"},
-    "GeneralizedMondrianForestRegressor": {"loss": "huber"},
-    "OnlineRandomForestClassifier": {},
-    "MondrianKernelRegressor": {},
-    "MondrianDensity": {},
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {  # models by name: the estimator, its settings
+    "MondrianForestClassifier": ("MondrianForestClassifier", {"aggregation": "hierarchy"}),
+    "MondrianForestRegressor": ("MondrianForestRegressor", {"aggregation": "mean"}),
+    "GeneralizedMondrianForestClassifier": ("GeneralizedMondrianForestClassifier", {}),
+    "GeneralizedMondrianForestRegressor": (
+        "GeneralizedMondrianForestRegressor",
+        {"loss": "huber"},
+    ),
+    "OnlineRandomForestClassifier": ("OnlineRandomForestClassifier", {}),
+    "OnlineRandomForestRegressor": ("OnlineRandomForestRegressor", {}),
+    "MondrianKernelClassifier": ("MondrianKernelClassifier", {}),
+    "MondrianKernelRegressor": ("MondrianKernelRegressor", {}),
+    "MondrianDensity": ("MondrianDensity", {}),
+    "MondrianFeatures": ("MondrianFeatures", {"n_components": 8}),
+    "follow-classifier": ("AMFClassifier", {"drift": "follow", "delay": 8}),
+    "follow-regressor": ("AMFRegressor", {"drift": "follow", "delay": 8}),
+    "boosted-classifier": ("AMFClassifier", {"drift": "follow", "experts": BOOSTED}),
+    "boosted-regressor": ("AMFRegressor", {"drift": "follow", "experts": BOOSTED}),
 }
+
+
+def rows_for(name: str) -> tuple[Any, Any]:
+    """Return the rows that a model is fitted to: of boosted ones, as many as fit a set of trees."""
+    if not name.startswith("boosted"):
+        X, y = arrays()
+        return X[:24], y[:24]
+    random = np.random.default_rng(10)
+    X = random.random((BOOSTED_ROWS, 3)).astype(np.float32)
+    return X, X[:, 0] + X[:, 1].round()
 
 
 def labels_for(name: str, y: Any) -> tuple[Any, ...]:
     """Return what an estimator is fitted to, besides rows."""
-    if name == "MondrianDensity":
+    if name in ("MondrianDensity", "MondrianFeatures"):
         return ()
-    return (y > 1.0,) if name.endswith("Classifier") else (y,)
+    return (y > 1.0,) if name.lower().endswith("classifier") else (y,)
 
 
 def answers(estimator: Any, X: Any) -> Any:
-    """Return what an estimator forecasts of rows."""
-    for method in ("score_samples", "predict_proba", "predict"):
+    """Return what an estimator forecasts of rows, or makes of them."""
+    for method in ("score_samples", "predict_proba", "predict", "transform"):
         if hasattr(estimator, method):
-            return np.ascontiguousarray(getattr(estimator, method)(X))
+            found = getattr(estimator, method)(X)
+            return np.ascontiguousarray(found.toarray() if hasattr(found, "toarray") else found)
     raise AssertionError(f"{estimator!r} forecasts nothing")
 
 
 def write_others(folder: Path) -> None:
-    """Save models of other algorithms, as far as a version has them."""
+    """Save models of other algorithms, as far as a version has them and they are not there."""
     import dmondrian
 
-    X, y = (values[:24] for values in arrays())
-    for name, settings in OTHERS.items():
-        if hasattr(dmondrian, name):
-            estimator = getattr(dmondrian, name)(n_estimators=2, random_state=7, **settings)
-            estimator.fit(X, *labels_for(name, y)).save(folder / "others" / name)
-            np.save(folder / "others" / f"{name}.npy", answers(estimator, X))
+    (folder / "others").mkdir(parents=True, exist_ok=True)
+    for name, (kind, settings) in OTHERS.items():
+        there = folder / "others" / name
+        known = getattr(dmondrian, kind, None)
+        if known is None or there.exists() or not settings.keys() <= known().get_params().keys():
+            continue
+        X, y = rows_for(name)
+        few = {} if kind == "MondrianFeatures" else {"n_estimators": 2}
+        estimator = known(random_state=7, **few, **settings)
+        estimator.fit(X, *labels_for(name, y)).save(there)
+        np.save(there.with_suffix(".npy"), answers(estimator, X[:24]))
 
 
 if __name__ == "__main__":

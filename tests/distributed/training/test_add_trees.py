@@ -158,6 +158,7 @@ def test_new_files_continue_the_stream(
     shutil.copy2(adult / "part-1.parquet", arriving)
     run = fit("appended", data=arriving)
     assert run.summary["resumed_at"] == ROWS // 2
+    assert run.summary["rows"] == ROWS // 2  # of the stream, which the added trees learned too
     assert any("continue the stream: 1 with 3,000 rows" in note for note in run.plan.notes)
     # The second file's values lie within the first's ranges, so this is the same stream.
     whole = fit("whole", data=arriving, estimator=forest(n_estimators=8, **SETTINGS))

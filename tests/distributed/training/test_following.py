@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shutil
 import signal
 from functools import partial
@@ -375,8 +376,9 @@ def test_members_that_are_added_are_those_of_a_run_that_had_them_from_the_start(
 
 
 def test_members_are_not_added_to_those_whose_forecasts_are_gone(
-    run: TrainedRun, fit: Fit, adult: Path, client: Client, tmp_path: Path
-) -> None:
+    run: TrainedRun, fit: Fit, adult: Path, client: Client, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     folder = tmp_path / "without"
     shutil.copytree(run.run_url, folder)
     piece = folder / kept_shares.names_of(Run.open(folder))[1]
@@ -395,6 +397,13 @@ def test_members_are_not_added_to_those_whose_forecasts_are_gone(
     with pytest.raises(CheckpointError, match=r"(?s)another job.*grow .* --n-estimators 6"):
         train(following(6, **settings_of(run)), adult, target="income", run=run.run_url,
               client=client)  # fmt: skip
+    if delay_of(run) != 1:
+        return
+    more = shutil.copytree(adult, tmp_path / "more")
+    pq.write_table(pq.read_table(adult / "part-0.parquet").slice(0, 20), more / "part-2.parquet")
+    train(following(5, **settings_of(run)), more, target="income", run=folder, client=client)
+    (told,) = [record.message for record in caplog.records if "files in shares/" in record.message]
+    assert re.search(r"are gone, behind row [\d,]+ of positive weight: no trees can be added", told)
 
 
 def test_a_part_without_the_run_around_it_is_refused(
