@@ -10,6 +10,7 @@ from pathlib import Path
 
 import dask
 import pytest
+from hypothesis import settings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -18,6 +19,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background
 pytest_plugins = ["tests.silence"]
 # It can freeze a process with CPython 3.11: dmondrian.distributed.worker.sampling_profiler.
 dask.config.set({"distributed.worker.profile.enabled": False})
+settings.register_profile("tests", deadline=None)  # the first example may compile or import
+settings.load_profile("tests")
 SPAWNED = ("cluster/", "chaos/", "cli/test_signals.py")  # as users' workers are
 
 

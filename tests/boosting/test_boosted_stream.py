@@ -56,7 +56,7 @@ def test_a_set_is_fitted_to_the_rows_before_its_birth(n_classes: int) -> None:
     np.testing.assert_array_equal(stream.answer(X), fitted.answer(X))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(n=st.integers(0, 150), n_classes=st.sampled_from([0, 3]), data=st.data())
 def test_neither_cuts_nor_a_copy_in_between_change_a_byte(
     n: int, n_classes: int, data: st.DataObject

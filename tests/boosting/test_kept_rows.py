@@ -49,7 +49,7 @@ def test_rows_are_the_newest_and_those_of_the_smallest_keys(n: int) -> None:
     assert len(found.y) <= 64 + 64 + 7
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(n=st.integers(0, 400), data=st.data())
 def test_cuts_of_calls_change_nothing(n: int, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=6)))

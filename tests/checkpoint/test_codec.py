@@ -64,7 +64,7 @@ def test_no_trees() -> None:
     assert decode_forest(encode_forest({"a": 1}, [])) == ({"a": 1}, [])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_round_trip_of_any_arrays(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.text(max_size=5), min_size=1, max_size=4, unique=True))
@@ -164,7 +164,7 @@ def test_every_truncation_is_found(trees: Trees) -> None:
             decode_forest(data[:n], name="the blob of shard 3")
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
 def test_altered_bytes_are_refused_or_harmless(changes: list[tuple[int, int]]) -> None:
     data = bytearray(SMALL)

@@ -54,7 +54,6 @@ def stored(name: str) -> bytes:
 def fuzz(examples: int) -> Callable[[Any], Any]:
     return settings(
         max_examples=max(1, int(examples * MORE)),
-        deadline=None,
         derandomize=MORE <= 1.0,  # the suite's examples are always the same
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     )

@@ -59,7 +59,7 @@ def test_a_piece_is_read_as_it_was_written() -> None:
 CUTS = st.lists(st.integers(1, 60), max_size=4)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     attempts=st.lists(st.tuples(st.integers(0, 60), CUTS), max_size=3),
     is_written=st.lists(st.booleans(), min_size=4, max_size=4),

@@ -428,7 +428,7 @@ class Account:
         self.commit([self.write(kept)] if kept else [], chosen, True, "DELETE")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 100), st.integers(1, 3)), max_size=12))
 def test_each_appended_row_is_learned_once_and_no_other(steps: list[tuple[int, int, int]]) -> None:
     table = Account()
@@ -456,7 +456,7 @@ def test_each_appended_row_is_learned_once_and_no_other(steps: list[tuple[int, i
     assert live - table.old <= set(learned)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 100), st.integers(1, 3)), max_size=12))
 def test_without_files_that_are_not_live_rows_are_learned_once_or_refused(
     steps: list[tuple[int, int, int]],

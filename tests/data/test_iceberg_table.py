@@ -342,7 +342,7 @@ def test_files_with_positional_deletes_are_refused(table: Any) -> None:
     assert any("1 was deleted since" in note for note in later.about_learned)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.lists(st.sampled_from(["append", "compact", "two", "delete", "look"]), max_size=7))
 def test_each_appended_row_is_learned_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]

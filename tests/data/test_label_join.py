@@ -121,9 +121,7 @@ def by_hand(files: list[tuple[str, list[int]]]) -> list[tuple[int, str, str]]:
     return joined
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(files=FILES, restarts=st.sets(st.integers(0, 8)))
 def test_it_is_the_join_by_hand_and_restarts_change_nothing(
     tmp_path_factory: pytest.TempPathFactory,

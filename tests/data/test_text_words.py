@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dmondrian.data import Schema, make_plan, make_scoring_plan, read_block
@@ -32,7 +32,6 @@ def test_the_reference_is_the_published_hash() -> None:
     assert murmur3(b"The quick brown fox jumps over the lazy dog") == 0x2E4FF723
 
 
-@settings(deadline=None)  # the first text imports scikit-learn
 @given(
     st.lists(st.one_of(st.none(), st.text(max_size=30), st.sampled_from(TEXTS)), max_size=12),
     st.integers(2, 40),

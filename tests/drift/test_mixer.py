@@ -29,7 +29,7 @@ def fixed(inputs: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(0, 2**32 - 1),
     st.lists(st.integers(0, 2), min_size=1, max_size=60),
@@ -54,7 +54,7 @@ def test_one_expert_keeps_the_bound_of_gradient_descent(
         assert gap <= bound + 1e-9
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 1), min_size=2, max_size=80))
 def test_the_mixture_keeps_up_with_the_best_expert_of_any_interval(
     seed: int, labels: list[int]
@@ -69,7 +69,6 @@ def test_the_mixture_keeps_up_with_the_best_expert_of_any_interval(
     assert losses(forecasts, y)[first:].sum() <= min(each) + price
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.floats(FLOOR, 1.0))
 def test_logarithms_without_a_jump_are_those_of_the_library(value: float) -> None:
     assert log_of_normal(value) == log(value)
@@ -134,7 +133,7 @@ def stepped(mixer: Mixer, inputs: np.ndarray, y: np.ndarray) -> tuple[np.ndarray
     return np.array(found), np.array(scales)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(0, 2**32 - 1),
     st.lists(st.floats(-20.0, 20.0), min_size=2, max_size=60),
@@ -160,7 +159,7 @@ def test_an_expert_of_means_keeps_the_bound_of_exponentiated_gradient(
         assert (gap / scales)[first:].sum() <= bound + 1e-9
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 80))
 def test_the_mixture_of_means_keeps_up_with_the_best_expert_of_any_interval(
     seed: int, n: int

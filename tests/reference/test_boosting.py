@@ -56,7 +56,7 @@ def test_sets_are_those_of_the_reference(n_classes: int, weighted: bool) -> None
     assert fitted.trees.n_splits.max() == GROWING.n_leaves - 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     n=st.integers(1, 25),
     d=st.integers(1, 3),
@@ -100,7 +100,7 @@ def test_steps_and_errors_of_numbers_are_bounded(largest_step: float) -> None:
         assert np.abs(fitted.answer(X)).max() > 1000.0 * 4.0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     n=st.integers(1, 25),
     d=st.integers(1, 3),
@@ -122,7 +122,7 @@ def test_small_sets_of_numbers_are_those_of_the_reference(
     assert np.isfinite(fitted.answer(X)).all()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     y=st.lists(
         st.one_of(st.sampled_from([0.0, 1.0, 1e6, -1e139]), st.floats(-3.0, 3.0)), max_size=20
