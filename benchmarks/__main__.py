@@ -62,7 +62,7 @@ RUNS = (
     Run("mechanisms", "", "--workloads adult --sizes 300 --trees 1 --rounds 1 --not-compiling"
         " --without int16 bits"),
     Run("ablation", "--max-rows 20000", "--sets adult --max-rows 200 --trees 2"),
-    Run("encoding", "", "--trees 1 --max-rows 1000", takes_data=False),
+    Run("encoding", "", "--trees 1 --max-rows 1000"),
     Run("lifetimes", "--max-rows 12000", "--sets california_housing --max-rows 200"),
     # Without b16, whose scripts are below.
     Run("figures", "m17 m21 z24 d13",

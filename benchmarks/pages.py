@@ -29,6 +29,7 @@ WITHOUT_PAGE = {
 }
 # Pages of a script that has several, with the command for each.
 COMMANDS = {
+    "encoding": "python -m benchmarks.encoding --data data",
     "figures": "python -m benchmarks.figures --data data m17",
     "figures_m21": "python -m benchmarks.figures --data data m21",
     "figures_d13": "python -m benchmarks.figures --data data d13",

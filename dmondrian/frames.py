@@ -420,11 +420,15 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _plain_features(frame: Any, kind: str, at: np.ndarray) -> np.ndarray:
-    """Return the columns at these places of a frame, as they are, float32 [n, len(at)]."""
+    """Return the columns at these places of a frame, as they are, float32 [n, len(at)].
+
+    What is beyond float32 is infinite, which the forest refuses in words.
+    """
     types = _types(frame, kind)
     own = {types[place] for place in at.tolist()}
     if len(own) == 1 and _is_plain(own.pop(), kind):
-        return np.ascontiguousarray(_array(frame, kind, types, at, np.float32))
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(_array(frame, kind, types, at, np.float32))
     names = _names(frame, kind)
     table = _table(frame, kind, [names[place] for place in at])
     others = [f"{part.name!r} ({part.type})" for part in table.schema if not _is_number(part.type)]
@@ -434,7 +438,8 @@ def _plain_features(frame: Any, kind: str, at: np.ndarray) -> np.ndarray:
             f"{', '.join(others[:5])}: encode them as then"
         )
     columns = [column.to_numpy() for column in table.columns]
-    return np.ascontiguousarray(np.stack(columns, axis=1), np.float32)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(np.stack(columns, axis=1), np.float32)
 
 
 def _like(frame: Any, columns: dict[str, np.ndarray]) -> Any:

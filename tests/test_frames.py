@@ -199,6 +199,15 @@ def test_what_is_no_frame_of_the_model_is_refused(model, frame, error, reported)
         model.predict(frame)
 
 
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pa.table])
+@pytest.mark.parametrize("first", [1, 1.0], ids=["mixed", "alike"])
+def test_a_number_beyond_float32_is_refused_without_a_warning(model, kind, first) -> None:
+    frame = kind({"a": [first], "b": [0.5], "c": [1e39]})
+    with pytest.raises(ValueError, match="infinity or a value too large"):
+        model.predict(frame)
+    assert model.numbers(frame).tolist() == [[1.0, 0.5, np.inf]]
+
+
 def test_a_density_predicts_nothing(rows, tmp_path: Path) -> None:
     MondrianDensity(n_estimators=1, random_state=0).fit(rows[0][:50]).save(tmp_path / "model")
     with pytest.raises(ParameterError, match=r"has no predict here: it has \['score_samples'\]"):

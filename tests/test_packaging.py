@@ -6,9 +6,14 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+import dmondrian
 
 PROJECT = Path(__file__).parents[1]
 WORKFLOW = PROJECT / ".github/workflows/release.yml"
@@ -55,3 +60,25 @@ def test_each_feature_names_a_test_that_is_there() -> None:
         for file, test in named:
             tree = ast.parse((PROJECT / file).read_text())
             assert test in {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}, row
+
+
+def test_the_conda_recipe_is_the_package() -> None:
+    recipe = yaml.safe_load((PROJECT / ".ci/conda/recipe.yaml").read_text())
+    about = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    project, requirements = about["project"], recipe["requirements"]
+    assert recipe["package"]["name"] == project["name"]
+    assert recipe["context"]["version"] == dmondrian.__version__
+    conda = {"dask": "dask-core"}  # which is without what conda adds to it
+    wanted = [Requirement(text) for text in project["dependencies"]]
+    found = [Requirement(text) for text in requirements["run"]]
+    assert {(one.name, one.specifier) for one in found} == {
+        ("python", SpecifierSet(project["requires-python"])),
+        *((conda.get(one.name, one.name), one.specifier) for one in wanted),
+    }
+    assert set(about["build-system"]["requires"]) <= {
+        text.replace(" ", "") for text in requirements["host"]
+    }
+    (name, function), *more = project["scripts"].items()
+    assert (recipe["build"]["python"]["entry_points"], more) == ([f"{name} = {function}"], [])
+    assert recipe["about"]["summary"] == project["description"]
+    assert recipe["about"]["license"] == project["license"]

@@ -127,6 +127,7 @@ def _job(
         '# exclude = ["COLUMN"] # columns to leave out: ids, and what is not known beforehand',
         '# categorical = ["COLUMN"] # numbers that are names, such as codes',
         '# text = ["COLUMN"] # columns of free text, whose words become features',
+        '# cyclic = ["COLUMN"] # times by which things come round: hour, weekday, day of the year',
         '# weight = "COLUMN" # how much each row counts',
         '# time = "COLUMN" # of rows in their order, for a [forest] delay that is a time: "7 days"',
         f"{'' if is_mixed else '# '}shuffle = true # mix rows whose order is of no meaning",

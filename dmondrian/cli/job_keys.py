@@ -50,6 +50,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "text_words": Key(
             "integer", "words of the longest run that is a feature (1)", minimum=1, maximum=3
         ),
+        "cyclic": Key("strings", "columns of times whose parts of the calendar are circles"),
         "weight": Key("string", "the column of row weights"),
         "time": Key("string", "the column of times, for a [forest] delay that is a time"),
         "shuffle": Key("boolean", "read the rows in random order, mixed over many row groups"),

@@ -15,6 +15,7 @@ KEYS: dict[str, dict[str, tuple[str, ...]]] = {
         "exclude": ("drop", "ignore", "drop_columns", "skip", "exclude_columns"),
         "categorical": ("categories", "categorical_features", "cat_features"),
         "text": ("texts", "text_columns", "text_column", "words"),
+        "cyclic": ("cyclical", "periodic", "circular"),
         "weight": ("weights", "sample_weight", "sample_weights", "weight_column"),
         "seed": ("random_state", *_SEEDS),
     },

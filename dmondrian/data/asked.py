@@ -42,7 +42,11 @@ def as_asked(first: Plan, options: Mapping[str, Any]) -> Plan:
     asked = {**option_defaults(), **given_options(options)}
     excluded, categories = asked["exclude"], asked["categorical"]
     columns = [
-        _as_asked(column, column.name in categories, asked["max_categories"])
+        _as_asked(
+            column.as_cyclic(column.name in asked["cyclic"]),
+            column.name in categories,
+            asked["max_categories"],
+        )
         if column.kind != TEXT and column.name not in asked["text"]
         else _as_text(column, asked)
         for column in first.schema.columns

@@ -32,7 +32,8 @@ from dmondrian.data.arrow_values import (
     as_texts,
     flatten,
 )
-from dmondrian.data.schema import Column, Schema
+from dmondrian.data.cyclic_parts import CENTRE, FIRST_WEEKDAY, cyclic_part
+from dmondrian.data.schema import CYCLIC_PARTS, Column, Schema
 from dmondrian.data.tables import Where
 from dmondrian.data.target import as_labels
 from dmondrian.data.text_words import word_features
@@ -44,7 +45,6 @@ IMPUTED = 0.5  # encoded value of a null: the middle of the training range
 # the C library may allocate from the system each time, as it does in Dask's workers.
 TILE_ROWS = 15_360
 TILE_VALUES = 65_536  # values transposed from columns to rows at a time: 256 kB
-FIRST_WEEKDAY = 3  # 1970-01-01 was a Thursday; Monday is 0
 
 Matrix: TypeAlias = npt.NDArray[np.float32]
 Arrays: TypeAlias = Mapping[str, pa.ChunkedArray | pa.Array]
@@ -280,7 +280,7 @@ def _encode_time(
         else:
             features[i] = _TIME_PARTS[part](micros)
             if null is not None:
-                features[i, null] = IMPUTED
+                features[i, null] = CENTRE if part in _CYCLIC else IMPUTED
     _mark_nulls(column, null, features, counts)
 
 
@@ -419,10 +419,12 @@ def _month(micros: IntArray) -> FloatArray:
     return (months % 12) / 11.0
 
 
+_CYCLIC = {part for pair in CYCLIC_PARTS.values() for part in pair}
 _TIME_PARTS: dict[str, Callable[[IntArray], FloatArray]] = {
     "hour": _hour,
     "weekday": _weekday,
     "month": _month,
+    **{part: partial(cyclic_part, part) for part in _CYCLIC},
 }
 _ENCODERS: dict[str, Callable[[Schema, Column, pa.Array, Matrix, Counts, Where], None]] = {
     "number": _encode_number,

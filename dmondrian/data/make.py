@@ -17,7 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 from dmondrian._text.wording import counted
+from dmondrian.data.arrow_values import TIME
 from dmondrian.data.columns import (
+    Draft,
     check_file,
     check_kept,
     check_once,
@@ -37,7 +39,7 @@ from dmondrian.data.plan import Group, Plan, TableState, arrange, arrange_mixed,
 from dmondrian.data.schema import Label, Schema
 from dmondrian.data.source import Source, SourceFile, partition_keys
 from dmondrian.data.text_words import LONGEST_RUN, MOST_FEATURES
-from dmondrian.errors import DataError, ParameterError
+from dmondrian.errors import DataError, ParameterError, SchemaError
 
 
 class NoRowsError(DataError):
@@ -68,6 +70,7 @@ def make_plan(
     text: Iterable[str] = (),
     text_features: int = 256,
     text_words: int = 1,
+    cyclic: Iterable[str] = (),
     weight: str | None = None,
     time: str | None = None,
     shuffle: bool = False,
@@ -100,6 +103,9 @@ def make_plan(
         Features of each text, 2 to 4096; words of one hash share one.
     text_words : int
         1 to 3; with 2, two words in a row are a feature too.
+    cyclic : iterable of str
+        Columns of times or dates whose hour of the day, day of the week and day of the year are
+        points of circles, by sine and cosine, so that 23:00 is near 01:00; in UTC, as all times.
     weight : str, optional
         Column of row weights, finite and not negative.
     time : str, optional
@@ -146,14 +152,14 @@ def make_plan(
     given = given_options(locals())
     exclude, categorical = given.get("exclude", ()), given.get("categorical", ())
     include = given.get("include", ())
-    text = given.get("text", ())
+    text, cyclic = given.get("text", ()), given.get("cyclic", ())
     options: dict[str, Any] = {"task": task, "infinite": infinite, "null_target": null_target}
     _check_options(options, seed, max_categories)
     hashed = _checked_hashing(text_features, text_words)
     footers, notes, tables = footers_of(source, True, among, CONTENT_BYTES)
     partitions = partition_types([footer.file for footer in footers])
     excluded, categories = _names(exclude, "exclude"), _names(categorical, "categorical")
-    texts = _names(text, "text")
+    texts, circles = _names(text, "text"), _names(cyclic, "cyclic")
     included = None if include is None else _names(include, "include")
     index = dict.fromkeys(name for footer in footers for name in footer.index)
     known = [*footers[0].types, *footers[0].repeated, *partitions]
@@ -163,6 +169,7 @@ def make_plan(
         "exclude": excluded,
         "categorical": categories,
         "text": texts,
+        "cyclic": circles,
         "weight": [] if weight is None else [weight],
         "time": [] if time is None else [time],
     }
@@ -177,6 +184,11 @@ def make_plan(
             f"the column {both[0]!r} is given as `text`, and as exclude, categorical, target, "
             "weight or time: leave one of both out"
         )
+    if both := sorted({*circles} & {*excluded, *categories, *texts, target, weight}):
+        raise ParameterError(
+            f"the column {both[0]!r} is given as `cyclic`, and as exclude, categorical, text, "
+            "target or weight: leave one of both out"
+        )
     if time is not None and time in (target, weight):
         raise ParameterError(f"the time {time!r} is also given as the target or the weight")
     if time is not None and shuffle:
@@ -186,7 +198,7 @@ def make_plan(
         )
     if included is not None:
         _check_included(included, index, excluded)
-    wanted = {*(included or ()), *categories, *texts}
+    wanted = {*(included or ()), *categories, *texts, *circles}
     used = [name for name in index if included is None or name in wanted]
     spare = [name for name in index if name not in (*used, target, weight, time)]
     drafts, left_out = choose_columns(footers, partitions, excluded, categories, spare, texts)
@@ -196,6 +208,9 @@ def make_plan(
     schema, found = learner.learn(
         max_categories, classes, shuffle=shuffle, hashed=hashed, **options
     )
+    _check_cyclic(circles, drafts)
+    columns = (one.as_cyclic() if one.name in circles else one for one in schema.columns)
+    schema = replace(schema, columns=tuple(columns))
     if time is not None:
         schema = replace(schema, time=time, time_kind=kind_of_times(time, footers, partitions))
     groups = groups_of(footers, partitions)
@@ -308,6 +323,15 @@ def _checked_hashing(n_features: int, longest: int) -> tuple[int, int]:
         if not is_whole or not least <= value <= most:
             raise ParameterError(f"{name} must be an integer in [{least}, {most}], got {value!r}")
     return n_features, longest
+
+
+def _check_cyclic(names: Iterable[str], drafts: Mapping[str, Draft]) -> None:
+    for name in names:
+        if name in drafts and drafts[name].kind != TIME:
+            raise SchemaError(
+                f"{name!r} is named in `cyclic`, which is for times and dates, and has the type "
+                f"{drafts[name].type}: convert it, or take its name out of `cyclic`"
+            )
 
 
 def _left_out_notes(schema: Schema) -> list[str]:

@@ -17,7 +17,9 @@ How columns become features:
   their number, for the same reason (:mod:`dmondrian.data.text_words`);
 * time: ``name`` (linear, scaled like a number), ``name.hour`` (fraction of the day passed),
   ``name.weekday`` (Monday 0, Sunday 1) and ``name.month`` (January 0, December 1), all in UTC;
-  parts that do not vary in the training data are left out;
+  parts that do not vary in the training data are left out; of a cyclic time, points of circles
+  instead (:mod:`dmondrian.data.cyclic_parts`): ``name.hour_sin`` and ``name.hour_cos``, those of
+  ``weekday``, and of ``yearday``, the day of the year, in place of the month;
 * null and NaN: ``name=<null>`` is 1 (a category's like its levels) if the training data had nulls
   there; the column's numeric features are then 0.5, the middle of the range, its levels all 0.
 """
@@ -37,6 +39,13 @@ from dmondrian.errors import SchemaError
 NULL_LEVEL = "<null>"
 OTHER_LEVEL = "<other>"
 PARTS = ("value", "linear", "hour", "weekday", "month")
+CYCLIC_PARTS = {
+    "hour": ("hour_sin", "hour_cos"),
+    "weekday": ("weekday_sin", "weekday_cos"),
+    "month": ("yearday_sin", "yearday_cos"),
+}
+"""The parts of a cyclic time, by what other times have in their place."""
+_KNOWN_PARTS = {*PARTS, *(part for pair in CYCLIC_PARTS.values() for part in pair)}
 FORMAT = 1
 _ERA = 146_097 * 86_400_000_000  # microseconds of 400 years, after which the calendar repeats
 
@@ -70,6 +79,24 @@ class Column:
         """Value of a level's feature for rows of that level, null included."""
         n_met = len(self.levels) + int(self.n_distinct > len(self.levels)) + int(self.has_nulls)
         return 1.0 / n_met if self.kind == "category" else 1.0
+
+    @property
+    def is_cyclic(self) -> bool:
+        """Whether parts of the calendar are points of circles."""
+        return any(pair[0] in self.parts for pair in CYCLIC_PARTS.values())
+
+    def as_cyclic(self, is_cyclic: bool = True) -> Column:
+        """Return a time with cyclic parts, or without them; another column as it is."""
+        if self.is_cyclic == is_cyclic:
+            return self
+        plain = {first: part for part, (first, _) in CYCLIC_PARTS.items()}
+        seconds = {second for _, second in CYCLIC_PARTS.values()}
+        changed = (
+            CYCLIC_PARTS.get(part, (part,)) if is_cyclic else (plain.get(part, part),)
+            for part in self.parts
+            if part not in seconds
+        )
+        return replace(self, parts=tuple(one for parts in changed for one in parts))
 
     def features(self) -> Iterator[str]:
         """Names of the features, in order: parts, levels, other, null."""
@@ -309,7 +336,7 @@ def _check_column(column: Column) -> None:
     _expect(is_hashed, f"features of the words of {name!r}", column.hashed)
     _expect(isinstance(column.type, str), f"type of {name!r}", column.type)
     _expect(all(b is None or _is_number(b) for b in bounds), f"bounds of {name!r}", bounds)
-    is_known = all(isinstance(part, str) and part in PARTS for part in column.parts)
+    is_known = all(isinstance(part, str) and part in _KNOWN_PARTS for part in column.parts)
     _expect(is_known, f"parts of {name!r}", column.parts)
     if column.lower is None or column.upper is None or not column.lower < column.upper:
         _expect(not {"value", "linear"} & set(column.parts), f"bounds of {name!r}", bounds)

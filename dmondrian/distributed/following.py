@@ -323,7 +323,7 @@ def _joining(
             "'key' and 'out', and 'rows' if it is wanted"
         )
     check_paths(labels["data"], IN_MEMORY)
-    for name in ("include", "categorical", "text", "weight", "time"):
+    for name in ("include", "categorical", "text", "cyclic", "weight", "time"):
         value = plan_options.get(name)
         if labels["key"] in ([value] if isinstance(value, str) else value or ()):
             raise ParameterError(

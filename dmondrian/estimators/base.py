@@ -420,15 +420,16 @@ class BaseForest(BaseEstimator):
 
             data = with_numbers(data[0], columns), *data[1:]
         try:
-            return validate_data(
-                checking,
-                *data,
-                dtype=np.float32,
-                order="C",
-                reset=reset,
-                ensure_all_finite=finite,
-                **options,
-            )
+            with np.errstate(over="ignore"):  # beyond float32: refused below, in words
+                return validate_data(
+                    checking,
+                    *data,
+                    dtype=np.float32,
+                    order="C",
+                    reset=reset,
+                    ensure_all_finite=finite,
+                    **options,
+                )
         except ValueError as error:
             if "Input X contains NaN" in str(error):
                 raise self._error_of_missing_values() from None

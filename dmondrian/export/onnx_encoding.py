@@ -20,7 +20,8 @@ import numpy as np
 
 from dmondrian.data import Schema
 from dmondrian.data.arrow_values import MICROS_PER_DAY, MOST_MICROS
-from dmondrian.data.encode import FARTHEST, FIRST_WEEKDAY, IMPUTED, bounds_of
+from dmondrian.data.cyclic_parts import FIRST_WEEKDAY
+from dmondrian.data.encode import FARTHEST, IMPUTED, bounds_of
 from dmondrian.data.schema import Column
 from dmondrian.errors import ParameterError
 from dmondrian.export.graph import Graph
@@ -42,6 +43,11 @@ def add_columns(graph: Graph, schema: Schema) -> str:
     if texts := [column.name for column in schema.columns if column.kind == "text"]:
         raise ParameterError(
             f"the words of {texts[0]!r} are hashed, which ONNX has no operator for: export with "
+            "columns=False (on the command line --encoded), for features that are encoded before"
+        )
+    if cyclic := [column.name for column in schema.columns if column.is_cyclic]:
+        raise ParameterError(
+            f"the cyclic parts of the time {cyclic[0]!r} are no operators of ONNX: export with "
             "columns=False (on the command line --encoded), for features that are encoded before"
         )
     features = [part for column in schema.columns for part in _column(graph, schema, column)]

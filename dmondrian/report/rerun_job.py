@@ -88,6 +88,7 @@ def _data(schema: Schema, plan: Plan | None, target: str | None) -> dict[str, An
     if texts:
         table["text"] = [column.name for column in texts]
         table["text_features"], table["text_words"] = texts[0].hashed
+    table["cyclic"] = [column.name for column in schema.columns if column.is_cyclic] or None
     cut = [len(column.levels) for column in levels if column.n_distinct > len(column.levels)]
     most = max(cut or [len(column.levels) for column in levels], default=0)
     if most > _MOST_LEVELS or (cut and most != _MOST_LEVELS):

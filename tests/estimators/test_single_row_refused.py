@@ -14,7 +14,6 @@ from tests.estimators.test_amf import same_forest
 from tests.estimators.test_single_row import FIXED, RATE, D, N, ask, begun, labels, rows
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # scikit-learn's, of 1e300
 @pytest.mark.parametrize("kind", [AMFClassifier, AMFRegressor])
 def test_what_is_refused_is_refused_of_a_row_alone(kind: Any) -> None:
     X = np.random.default_rng(0).random((80, 3)).astype(np.float32)

@@ -49,6 +49,7 @@ def written(folder: Path, name: str, seed: int) -> None:
     table = {
         "x": x, "code": draw.integers(0, 9, n), "text": draw.choice(list("abcdef"), n),
         "words": draw.choice(["one two", "two three", "four"], n),
+        "when": np.arange(n).astype("datetime64[h]").astype("datetime64[us]"),
         "secret": draw.random(n), "weight": draw.integers(0, 3, n).astype(float), "y": y,
     }  # fmt: skip
     rows = pa.table({**table, "row": range(n)})
@@ -75,7 +76,7 @@ def test_of_all_that_shapes_a_stream(client, tmp_path) -> None:
         client=client, weight="weight", exclude=["secret"], include=["row"], categorical=["code"],
         shuffle=True, seed=7, max_categories=4, infinite="clip", null_target="drop",
         classes=[False, True], first_tree=5, n_shards=2, progressive=False, text=["words"],
-        text_features=8, text_words=2,
+        text_features=8, text_words=2, cyclic=["when"],
     )  # fmt: skip
     job = tomllib.loads(job_of(gather(run.run_url)))
     assert job["data"]["path"] == [str(tmp_path / f"{number}.parquet") for number in range(3)]

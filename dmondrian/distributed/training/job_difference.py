@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from dmondrian.data import Column, Plan
-from dmondrian.data.arrow_values import CATEGORY, TEXT
+from dmondrian.data.arrow_values import CATEGORY, TEXT, TIME
 
 _NOTHING = object()  # the value of a key unknown to that version
 _LONGEST = 120  # characters of a value
@@ -74,13 +74,21 @@ def _data(then: Plan, now: Plan) -> _Pairs:
     yield "[data] shuffle", then.shuffle, now.shuffle
     if then.shuffle and now.shuffle:
         yield "[data] seed", then.seed, now.seed
-    yield from _columns({c.name: c for c in a.columns}, {c.name: c for c in b.columns})
+    excluded = {*then.excluded, *now.excluded}
+    yield from _columns(*({c.name: c for c in s.columns if c.name not in excluded} for s in (a, b)))
 
 
 def _columns(then: Mapping[str, Column], now: Mapping[str, Column]) -> _Pairs:
     """Yield keys, or columns of the data, whose change made columns be encoded differently."""
     both = [(own, now[name]) for name, own in then.items() if name in now]
     kinds = [(own.name, own.kind, other.kind) for own, other in both if own.kind != other.kind]
+    # Columns that were left out until an option named them, or are now.
+    kinds += [
+        (name, "", now[name].kind) for name in now if name not in then and _is_named(now[name])
+    ]
+    kinds += [
+        (name, then[name].kind, "") for name in then if name not in now and _is_named(then[name])
+    ]
     texts = [(name, a, b) for name, a, b in kinds if TEXT in (a, b)]
     if categories := [change for change in kinds if change not in texts]:
         yield "[data] categorical", *_named(categories, CATEGORY)
@@ -90,6 +98,12 @@ def _columns(then: Mapping[str, Column], now: Mapping[str, Column]) -> _Pairs:
     if hashed is not None:
         for at, name in enumerate(("text_features", "text_words")):
             yield f"[data] {name}", hashed[0][at], hashed[1][at]
+    times = [(a, b) for a, b in both if a.kind == b.kind == TIME]
+    yield (
+        "[data] cyclic",
+        [a.name for a, _ in times if a.is_cyclic],
+        [b.name for _, b in times if b.is_cyclic],
+    )
     cut = [
         (len(a.levels), len(b.levels))
         for a, b in both
@@ -102,9 +116,14 @@ def _columns(then: Mapping[str, Column], now: Mapping[str, Column]) -> _Pairs:
         for own, other in both
         if own.kind == other.kind and (own.n_distinct != other.n_distinct or not cut)
     ]
-    changed = [(a, b) for a, b in others if replace(a, hashed=b.hashed) != b]
+    changed = [(a, b) for a, b in others if replace(a.as_cyclic(b.is_cyclic), hashed=b.hashed) != b]
     for own, other in changed[:_MOST_COLUMNS]:
         yield f"the data, in the column {own.name!r}", _values(own), _values(other)
+
+
+def _is_named(column: Column) -> bool:
+    """Whether a column is read because an option names it: a text, bytes as a category."""
+    return column.kind == TEXT or (column.kind == CATEGORY and "binary" in column.type)
 
 
 def _named(changes: Sequence[tuple[str, str, str]], kind: str) -> tuple[list[str], list[str]]:

@@ -27,6 +27,9 @@ def fit(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Fit:
         "x": draw.random(N), "whole": draw.integers(0, 9, N),
         "words": np.array(["one two", "two"])[draw.integers(0, 2, N)],
         "kind": np.array(list("abcdefgh"))[draw.integers(0, 8, N)],
+        "t": pd.date_range("2024-01-01", periods=N, freq="7h"),
+        "note": [f"note {number}" for number in range(N)],
+        "bytes": [b"%d" % (number % 3) for number in range(N)],
         "w": np.ones(N), "z": draw.integers(0, 2, N), "y": draw.integers(0, 2, N),
     })  # fmt: skip
     rows.rename_axis("row").sample(frac=1, random_state=0).to_parquet(folder / "rows.parquet")
@@ -58,6 +61,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     '[data] include: [] there, ["row"] here': {"include": ["row"]},
     '[data] categorical: [] there, ["whole"] here': {"categorical": ["whole"]},
     '[data] text: [] there, ["words"] here': {"text": ["words"]},
+    '[data] text: [] there, ["note"] here': {"text": ["note"]},
+    '[data] categorical: [] there, ["bytes"] here': {"categorical": ["bytes"]},
+    '[data] cyclic: [] there, ["t"] here': {"cyclic": ["t"]},
     '[data] weight: nothing there, "w" here': {"weight": "w"},
     "[data] shuffle: false there, true here": {"shuffle": True},
     "[data] max_categories: 8 there, 3 here": {"max_categories": 3},
