@@ -353,9 +353,11 @@ def _columns(part: _Part, names: Sequence[str], texts: Sequence[str]) -> Columns
     dictionaries = tuple(name for name in texts if name not in constants)
     if part.again:
         key = (block.uri, block.stamp, block.row_group, tuple(names), dictionaries)
-        table = _groups.get(key, lambda: _read_group(block, names, dictionaries))
+        table = _groups.get(
+            key, lambda: _read_group(block, names, dictionaries, is_read_again=True)
+        )
     else:
-        table = _read_group(block, names, dictionaries)
+        table = _read_group(block, names, dictionaries, is_read_again=False)
     in_file = set(table.column_names)
     lacking = [name for name in names if name not in in_file and name not in constants]
     if lacking:
@@ -376,14 +378,18 @@ def _moved_rows(seed: int, group: int, rows: int) -> IntArray:
     return permutation(seed, group, rows)
 
 
-def _read_group(block: Block, names: Sequence[str], dictionaries: Sequence[str]) -> pa.Table:
+def _read_group(
+    block: Block, names: Sequence[str], dictionaries: Sequence[str], is_read_again: bool
+) -> pa.Table:
     # Without a stamp changes are not noticed, so the footer is read each time.
     key = (block.uri, block.size, block.stamp) if block.stamp else None
     known = None if key is None else _footers.find(key)
     with open_parquet(block.uri, dictionaries, known) as parquet:
-        if known is None and key is not None:
-            _footers.get(key, lambda: parquet.metadata)
         there = parquet.metadata
+        # Who follows a folder reads thousands of files of one group, and each of them once.
+        is_kept = is_read_again or there.num_row_groups > 1
+        if known is None and key is not None and is_kept:
+            _footers.get(key, lambda: there)
         is_there = block.row_group < there.num_row_groups
         n_rows = there.row_group(block.row_group).num_rows if is_there else 0
         if n_rows != block.group_rows:

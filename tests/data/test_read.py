@@ -105,6 +105,18 @@ def test_the_footers_of_many_files_are_read_once_where_the_plan_is_shuffled(
     assert footers.count(None) == 9
 
 
+def test_the_footer_of_a_file_that_is_read_once_is_not_kept(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who follows a folder for a year reads more of them than memory holds."""
+    for number in range(3):
+        path = write(numbers(24), f"once/{number}.parquet")
+    footers, plan = spied(monkeypatch), regression(path.parent, shuffle=False)
+    for block in [*plan.blocks, *plan.blocks]:
+        read_block(plan, block)
+    assert footers == 6 * [None]
+
+
 def test_footers_are_kept_up_to_a_bound(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = shuffled(write, files=4)
     size = read_module.HELD * pq.read_metadata(plan.blocks[0].uri).serialized_size
