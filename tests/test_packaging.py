@@ -51,7 +51,7 @@ def rows() -> list[list[str]]:
 
 def test_each_feature_names_a_test_that_is_there() -> None:
     head, _, *features = rows()
-    assert head[1:5] == ["XGBoost", "LightGBM", "scikit-learn", "river"]
+    assert head[1:6] == ["XGBoost", "LightGBM", "scikit-learn", "river", "YDF"]
     for row in features:
         assert len(row) == len(head), row
         *_, here, shown = row

@@ -11,6 +11,7 @@ from dmondrian.data.batch_files import BatchFiles, Position, gives_batches
 from dmondrian.data.chunks import Chunk
 from dmondrian.data.common_rows import common_rows
 from dmondrian.data.extend import change_between, extend_plan
+from dmondrian.data.keyed_lags import KeyedLags, LaggedBatches
 from dmondrian.data.label_join import Joined, LabelJoin
 from dmondrian.data.lake import list_source
 from dmondrian.data.make import make_plan, make_scoring_plan
@@ -36,7 +37,9 @@ __all__ = [
     "Column",
     "Encoded",
     "Joined",
+    "KeyedLags",
     "LabelJoin",
+    "LaggedBatches",
     "Plan",
     "Position",
     "Schema",
