@@ -89,6 +89,8 @@ def _naming_errors(file: Path) -> Iterator[None]:
 def _refuse_other(file: Path, kind: str, begins: bytes) -> None:
     if not file.parent.is_dir():
         raise ParameterError(f"there is no folder {file.parent}: make it, or give another file")
+    if file.exists() and not file.is_dir() and not file.is_file():
+        raise ParameterError(f"{file} is no regular file, which alone can be replaced as a whole")
     if file.exists() and (file.is_dir() or file.stat().st_size) and not _begins(file, begins):
         raise ParameterError(
             f"{file} is there and is not {kind}: give another file, or remove that one"

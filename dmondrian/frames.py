@@ -76,6 +76,12 @@ class FrameModel:
         stored = Run.open(path).run_json.get("schema")
         self.schema = None if stored is None else Schema.from_json(stored)
         self.estimator = load(path)
+        if self.schema is None and self.estimator.__dict__.get("_is_of_run", False):
+            raise SchemaError(
+                f"{path} is the forest of a run, saved without how the run encodes columns: "
+                "expected the folder of that run. To have its calibrated intervals, calibrate "
+                "FrameModel(RUN).estimator in the process that asks for them"
+            )
         self._asked = of_features(self.estimator)  # columns were found by name before
         self._block: NumberBlock | None = None
         self._names: list[str] | None = None

@@ -12,7 +12,9 @@ import queue
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from types import TracebackType
@@ -127,7 +129,7 @@ class LiveLog:
     ----------
     run_id : str, optional
         MLflow's run, such as that of a training that is resumed; by default the active one, or a
-        new one, which ends with this.
+        new one. It ends with this, unless it is the active one.
 
     Attributes
     ----------
@@ -154,17 +156,19 @@ class LiveLog:
 
         self._client = mlflow.MlflowClient()
         active = mlflow.active_run()
-        self._is_own = run_id is None and active is None
+        theirs = None if active is None else active.info.run_id
         if run_id is not None:
             self.run_id = run_id
-        elif active is not None:
-            self.run_id = active.info.run_id
+        elif theirs is not None:
+            self.run_id = theirs
         else:
             with mlflow.start_run() as begun:  # with the tags that MLflow gives its runs
                 self.run_id = begun.info.run_id
+        self._is_own = self.run_id != theirs
+        if self._is_own:  # one that is resumed has ended before
             self._client.update_run(self.run_id, "RUNNING")
         self.lost = 0
-        self._waiting: queue.Queue[Event | None] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[Event | str] = queue.Queue(_MOST_WAITING)
         self._is_failing = False
         self._thread = threading.Thread(target=self._send_all, name="mlflow", daemon=True)
         self._thread.start()
@@ -182,33 +186,38 @@ class LiveLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: object, where: TracebackType | None
     ) -> None:
-        """Send what waits; a run of this own ends as it did."""
+        """Send what waits; a run that was not the active one ends as this did."""
+        is_stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
+        status = "FINISHED" if kind is None else "KILLED" if is_stopped else "FAILED"
         until = time.monotonic() + _LAST_SECONDS
         with suppress(queue.Full):
-            self._waiting.put(None, timeout=_LAST_SECONDS)
+            self._waiting.put(status, timeout=_LAST_SECONDS)
         self._thread.join(max(0.0, until - time.monotonic()))
         if self._thread.is_alive():
             self.lost += self._waiting.qsize()
             _log.warning("MLflow did not take the last events of its run %s in time", self.run_id)
-        elif self._is_own and not self._is_failing:
-            is_stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
-            status = "FINISHED" if kind is None else "KILLED" if is_stopped else "FAILED"
-            self._client.set_terminated(self.run_id, status)
 
     def _send_all(self) -> None:
-        """Send events until the end; runs in a thread of its own."""
-        from mlflow.exceptions import MlflowException
-
-        while (event := self._waiting.get()) is not None:
-            try:
-                self._send(event)
-                self._is_failing = False
-            except (MlflowException, OSError) as error:
+        """Send events until the status at the end; runs in a thread of its own."""
+        while not isinstance(event := self._waiting.get(), str):
+            if not self._try(event.text, partial(self._send, event)):
                 self.lost += 1
-                if not self._is_failing:
-                    text = str(error)[:_LONGEST]
-                    _log.warning("MLflow did not log %s: %s", event.text, text)
-                self._is_failing = True
+        if self._is_own:
+            end = partial(self._client.set_terminated, self.run_id, event)
+            self._is_failing = False  # a wrong status is worth a warning of its own
+            self._try(f"that the run is {event}", end)
+
+    def _try(self, text: str, send: Callable[[], Any]) -> bool:
+        """Return whether something could be logged; warn the first time that it could not."""
+        try:
+            send()
+        except Exception as error:  # noqa: BLE001 - stores raise what they like, and end no training
+            if not self._is_failing:
+                _log.warning("MLflow did not log %s: %s", text, str(error)[:_LONGEST])
+            self._is_failing = True
+            return False
+        self._is_failing = False
+        return True
 
     def _send(self, event: Event) -> None:
         from mlflow.entities import Metric, RunTag

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 from pathlib import Path
 
@@ -29,6 +31,17 @@ def test_a_file_is_written_and_written_again(tmp_path: Path) -> None:
 def test_an_empty_file_is_nothing_to_lose(tmp_path: Path) -> None:
     (tmp_path / "page").touch()
     assert write(tmp_path / "page", b"<p>1").read_bytes() == b"<p>1"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no such files")
+def test_a_pipe_or_device_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        for attempt in (lambda out: write(out, b"<p>1"), lambda out: check_whole(out, "a", b"")):
+            with pytest.raises(ParameterError, match="is no regular file"):
+                attempt(tmp_path / name)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
 def test_something_else_is_not_replaced(tmp_path: Path) -> None:

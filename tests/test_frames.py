@@ -20,6 +20,7 @@ from dmondrian import (
     ParameterError,
     SchemaError,
     frames,
+    load,
 )
 from dmondrian.distributed import predict, train
 from dmondrian.frames import FrameModel, answer_names
@@ -206,6 +207,27 @@ def test_a_number_beyond_float32_is_refused_without_a_warning(model, kind, first
     with pytest.raises(ValueError, match="infinity or a value too large"):
         model.predict(frame)
     assert model.numbers(frame).tolist() == [[1.0, 0.5, np.inf]]
+
+
+def test_raw_rows_are_not_taken_for_those_that_a_run_encoded(people, tmp_path: Path) -> None:
+    numbers = people.select_dtypes("number").assign(income=people["income"])
+    numbers.to_parquet(tmp_path / "rows.parquet")
+    with worker_threads(1) as (_, client):
+        run = train(
+            small_forest(n_estimators=2), tmp_path / "rows.parquet", target="income",
+            run=tmp_path / "run", client=client,
+        ).run_url  # fmt: skip
+    model, asked = FrameModel(run), numbers.drop(columns="income")
+    encoded = pd.DataFrame(model.features(asked), columns=asked.columns)
+    with pytest.warns(UserWarning, match="takes rows as the run encodes them.*'age' has a median"):
+        load(run).predict(asked)
+    answers = load(run).predict(encoded)  # without a warning, which would be an error
+    assert (answers == model.predict(asked).to_numpy()).all()
+    model.estimator.save(tmp_path / "saved")
+    with pytest.warns(UserWarning, match="takes rows as the run encodes them"):
+        load(tmp_path / "saved").predict(asked)
+    with pytest.raises(SchemaError, match="saved without how the run encodes columns"):
+        FrameModel(tmp_path / "saved")
 
 
 def test_a_density_predicts_nothing(rows, tmp_path: Path) -> None:

@@ -181,6 +181,29 @@ def test_a_store_that_fails_ends_no_training(tracked, caplog) -> None:
     assert ["did not log saved at row 7" in record.message for record in caplog.records] == [True]
 
 
+def test_a_store_that_fails_at_the_end_or_for_a_moment_ends_nothing(
+    tracked, tmp_path, caplog
+) -> None:
+    saved = Event("checkpoint", "saved at row 7", 1.0, {"position": 7, "is_final": True})
+    store, folder = tracked.MlflowClient(), tmp_path / "mlruns"
+
+    def train_while_it_is_away(log: LiveLog) -> None:
+        folder.rename(tmp_path / "away")
+        log(saved)
+        wait_until(lambda: log.lost == 1)
+        raise RuntimeError("the training's own error")
+
+    log = LiveLog()
+    with pytest.raises(RuntimeError, match="the training's own error"), log:
+        train_while_it_is_away(log)
+    assert "that the run is FAILED" in caplog.records[-1].message
+    (tmp_path / "away").rename(folder)
+    assert store.get_run(log.run_id).info.status == "RUNNING"
+    with LiveLog(log.run_id) as again:
+        again(saved)
+    assert (again.lost, store.get_run(log.run_id).info.status) == (0, "FINISHED")
+
+
 def test_what_cannot_be_logged_is_refused(tracked, tmp_path, monkeypatch) -> None:
     AMFClassifier(n_estimators=1, random_state=0).fit([[0.0], [1.0]], [0, 1]).save(tmp_path / "m")
     with pytest.raises(ParameterError, match="was fitted on arrays"):

@@ -41,6 +41,7 @@ ENTRIES: dict[str, tuple[type, ...]] = {
     "schema": _OBJECT,
     "plan": _TEXT,
     "progressive": (bool,),
+    "takes_encoded_rows": (bool,),
     "beside": _LIST,
 }
 POSITION = re.compile(rf"(.+)@([0-9]{{1,18}}|{BEST})", re.DOTALL)

@@ -309,6 +309,9 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     )
     export.add_argument("-o", "--out", required=True, metavar="FILE", help="the file to write")
     export.add_argument(
+        "--name", default="forest", help="what names in C source begin with (default: forest)"
+    )
+    export.add_argument(
         "--encoded",
         action="store_true",
         help="take one matrix of encoded features, as `dmondrian schema` lists them; else the "
@@ -441,7 +444,7 @@ def _train_epilog() -> str:
         "  [forest]",
         "    algorithm         one of these, as a string (required):",
         *(f"      {name:<{width}}  {meaning}" for name, meaning in ALGORITHMS.items()),
-        "    ...               the estimator's parameters by their Python names",
+        '    ...               the estimator\'s parameters by their Python names; "none" is None',
     ]
     for name, keys in TABLES.items():
         lines.append(f"  [{name}]")

@@ -15,8 +15,8 @@ from dmondrian.cli.output import Output
 def export(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian export --help`."""
     file = Path(arguments.out)
-    if (arguments.to or file.suffix[1:]) == "c":
-        return _c(arguments.model, file, output)
+    if (arguments.to or file.suffix[1:].lower()) == "c":
+        return _c(arguments, file, output)
     from dmondrian.export import to_onnx
 
     made = to_onnx(arguments.model, file, columns=False if arguments.encoded else None)
@@ -36,15 +36,15 @@ def export(arguments: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def _c(model: str, file: Path, output: Output) -> int:
+def _c(arguments: argparse.Namespace, file: Path, output: Output) -> int:
     """Write C source."""
     from dmondrian.export import to_c
 
-    to_c(model, file)
+    to_c(arguments.model, file, name=arguments.name)
     n_bytes = file.stat().st_size
-    output.event("exported", {"model": model, "out": str(file), "bytes": n_bytes})
+    output.event("exported", {"model": arguments.model, "out": str(file), "bytes": n_bytes})
     output.text(
         f"{file}: {size(n_bytes)} of C99\n  takes encoded features, float, as "
-        "`dmondrian schema` lists them\n  gives forest_predict(x, out)"
+        f"`dmondrian schema` lists them\n  gives {arguments.name}_predict(x, out)"
     )
     return 0

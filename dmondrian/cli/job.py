@@ -15,6 +15,7 @@ import codecs
 import difflib
 import inspect
 import os
+import re
 import shutil
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -253,7 +254,9 @@ def _parse(file: Path) -> tuple[dict[str, Any], str]:
     try:
         return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:
-        raise JobError(f"{file}: not valid TOML: {error}") from error
+        has_null = re.search(r"=\s*(null|None|nil)\b", text)
+        advice = '; TOML has no null: "none", in quotes, stands for None' if has_null else ""
+        raise JobError(f"{file}: not valid TOML: {error}{advice}") from error
 
 
 def _other_jobs(file: Path) -> str:

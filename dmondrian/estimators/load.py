@@ -86,7 +86,7 @@ def load_estimator(path: str | PathLike[str]) -> Any:
             )
         names = None if names is None else names[::2]  # each column, and whether it is missing
     fitted = unfitted._adopt(forest, classes, names)
-    fitted._is_of_run = model.get("schema") is not None
+    fitted._is_of_run = model.get("schema") is not None or bool(model.get("takes_encoded_rows"))
     if model.get("interval_scores") is not None:
         coverage = model.get("interval_coverage")
         is_signed = isinstance(fitted, LabelIntervals) and type(coverage) is float

@@ -40,6 +40,8 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
         "feature_names": None if names is None else _feature_names(estimator, names),
         "n_seen": int(forest.total_weight + forest.waiting_weight),
     }
+    if estimator.__dict__.get("_is_of_run", False):
+        model["takes_encoded_rows"] = True
     if (columns := estimator.__dict__.get("_columns")) is not None:
         model["categories"] = [
             None if column is None else [column.name, column.type, list(column.levels)]

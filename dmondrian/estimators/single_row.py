@@ -34,6 +34,7 @@ Shapes: n rows, d features, k outputs, T trees.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -61,6 +62,8 @@ _COUNTED = 1024  # single rows predicted, with none learned between, that count 
 _FEW_ROWS, _SMALL = 1e15, 1e100  # weight of rows, and a label, that need no closer look
 _IS_USED = uses("single_row")
 _LABELS = bool, int, float, str  # of what need no closer look
+_LOOKED_AT = 256  # rows of a frame that a forest of a run is asked about
+_OUTSIDE = 0.5  # beyond the range that a run scales a column to
 
 
 def plain_rows(estimator: Any, X: Any) -> np.ndarray | None:
@@ -118,7 +121,26 @@ def comparing_names(estimator: Any, X: Any) -> Any:
     rows are what it is asked about: they have no names, which is nothing to warn of.
     """
     is_of_run = estimator.__dict__.get("_is_of_run", False)
-    return estimator if not is_of_run or hasattr(X, "columns") else without_names(estimator)
+    if is_of_run and hasattr(X, "columns"):
+        _warn_of_raw(X)
+        return estimator
+    return without_names(estimator) if is_of_run else estimator
+
+
+def _warn_of_raw(frame: Any) -> None:
+    """Warn of a frame whose numbers are not from 0 to 1, as a run encodes most of a column's."""
+    rows = np.asarray(frame[:_LOOKED_AT])
+    if not len(rows) or rows.dtype.kind not in "iuf":
+        return
+    middle = np.nanmedian(rows, axis=0)
+    if (raw := (middle < -_OUTSIDE) | (middle > 1.0 + _OUTSIDE)).any():
+        name = list(frame.columns)[int(np.argmax(raw))]
+        warnings.warn(
+            "this forest is of a run, and takes rows as the run encodes them, each number from 0 "
+            f"to 1: {name!r} has a median of {middle[np.argmax(raw)]:.6g}. "
+            "dmondrian.frames.FrameModel(RUN) takes frames as they are in the files",
+            stacklevel=5,
+        )
 
 
 def copy_of(estimator: Any) -> Any:

@@ -5,7 +5,7 @@ nothing, keeps no state and needs nothing but ``math.h`` and ``stdint.h``, and t
 predictions: a row reaches the same leaves, whose values are written out to the last bit and added
 in the same order. Class probabilities and means of labels are equal to the last bit; functions of
 them (a calibration, the response of a loss) are computed by the C library, to some 1e-12 of their
-size. Not with ``-ffast-math``, which gives up the order of additions.
+size. Not with ``-ffast-math``, which gives up the order of additions and the refusal of NaN.
 
 Shapes: d columns, K classes, k outputs of a tree, T trees.
 """
@@ -67,6 +67,8 @@ def to_c(model: Any, out: str | PathLike[str] | None = None, *, name: str = "for
         and returns the number of the class, by which ``NAME_classes`` has its label; 0 of a
         regressor; -1, and ``out`` is as it was, if a number of x is not finite. The features of a
         run are those that it encoded, in the order of `dmondrian schema`, which a comment repeats.
+        Numbers are those of the forest to the last bit; calibrated probabilities, and responses of
+        a loss, are as near as the C library's functions are.
 
     Raises
     ------
@@ -184,8 +186,16 @@ def _labels(estimator: Any) -> Iterator[str]:
 
 def _quoted(text: str) -> str:
     """Return a text as a string of C, UTF-8 byte by byte but for letters, digits and spaces."""
+    try:
+        whole = text.encode()
+    except UnicodeEncodeError:
+        whole = b"\0"
+    if b"\0" in whole:
+        raise ParameterError(
+            f"the class {text!r} is no text of C, which is UTF-8 and ends at a zero byte: rename it"
+        )
     plain = re.compile(rb"[A-Za-z0-9 .+-]")
-    parts = (bytes([byte]) for byte in text.encode())
+    parts = (bytes([byte]) for byte in whole)
     return '"' + "".join(p.decode() if plain.match(p) else f"\\{p[0]:03o}" for p in parts) + '"'
 
 

@@ -53,7 +53,8 @@ def to_onnx(
     columns : bool, optional
         Whether the model takes the columns of the training data, an input [n, 1] for each by its
         name, and encodes them as the run did; otherwise it takes one matrix "X", float32 [n, d], of
-        the features that the forest learned. By default True for runs.
+        the features that the forest learned. By default True for runs. A missing number is NaN, a
+        missing text the empty string, a missing time the least int64.
 
     Returns
     -------

@@ -193,7 +193,10 @@ def test_key_outside_of_tables_is_refused(tmp_path):
 
 
 def test_invalid_toml_is_reported_with_line(tmp_path):
-    assert "at line 5, column" in refusal(tmp_path, GOOD.replace('"y"', "y"))
+    said = refusal(tmp_path, GOOD.replace('"y"', "y"))
+    assert "at line 5, column" in said
+    assert "null" not in said
+    assert '"none", in quotes' in refusal(tmp_path, GOOD.replace('"y"', "null"))
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path):

@@ -181,6 +181,10 @@ def test_what_the_source_cannot_hold_is_refused(rows, monkeypatch) -> None:
     for name in ("2nd", "a-b", "é", ""):
         with pytest.raises(ParameterError, match="as names in C are"):
             to_c(forest, name=name)
+    for label in ("a\0b", "\ud800"):
+        named = AMFClassifier(1, random_state=0).fit(X, np.where(y, label, "b"))
+        with pytest.raises(ParameterError, match="is no text of C"):
+            to_c(named)
     monkeypatch.setattr("dmondrian.export.c_source.LARGEST_FILE", len(to_c(forest)) // 2)
     with pytest.raises(ParameterError, match="compilers need many times that"):
         to_c(forest)

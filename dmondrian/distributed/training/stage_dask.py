@@ -2,19 +2,20 @@
 
 Relies on a collection that computes the same values again for partitions not written yet. Promises
 that partitions keep their order, that an existing file is never written again (so a resumed run
-reads the rows it began with), that a collection of another shape is refused, and that no task is
-left on the cluster, however it ends.
+reads the rows it began with), that a collection of another shape or of other rows (in its first or
+last partition) is refused, and that no task is left on the cluster, however it ends.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from distributed import Client, KilledWorker
 
@@ -93,8 +94,16 @@ def stage(client: Client, data: Any, target: Any, run: str) -> tuple[str, str | 
             f"partitions with the columns {columns}: choose another run folder"
         ) from error
     there = set(store.list())
+    known = [i for i in sorted({0, len(parts) - 1}) if part_name(i) in there]
+    for i, is_same in _compute(client, has_same_rows, parts, known, columns, folder).items():
+        if is_same is False:
+            raise CheckpointError(
+                f"{folder} holds other rows than this collection, in partition {i}: a run learns "
+                "the collection that it began with. Choose another run folder; a run on Parquet "
+                "files, or on batches, can be continued with more of them"
+            )
     missing = [i for i in range(len(parts)) if part_name(i) not in there]
-    _write_all(client, [(parts[i], i) for i in missing], columns, folder)
+    _compute(client, write_part, parts, missing, columns, folder)
     return folder, target
 
 
@@ -126,36 +135,43 @@ def _array_parts(data: Any, target: Any) -> tuple[list[Any], list[str]]:
     return [list(pair) for pair in pairs], [f"x{j}" for j in range(data.shape[1])] + [TARGET]
 
 
-def _write_all(
-    client: Client, parts: Sequence[tuple[Any, int]], columns: list[str], folder: str
-) -> None:
+def _compute(
+    client: Client,
+    task: Callable[..., Any],
+    parts: Sequence[Any],
+    numbers: Sequence[int],
+    columns: list[str],
+    folder: str,
+) -> dict[int, Any]:
+    """Return the results of a task for some partitions; None for one lost with a worker."""
     from dask.delayed import delayed
 
-    if not parts:
-        return
-    write = delayed(write_part, pure=False)
+    if not numbers:
+        return {}
+    lazy = delayed(task, pure=False)
     tasks = [
-        write(part, index, columns, folder, dask_key_name=f"dmondrian-stage-{index}-{uuid4().hex}")
-        for part, index in parts
+        lazy(parts[i], i, columns, folder, dask_key_name=f"dmondrian-stage-{i}-{uuid4().hex}")
+        for i in numbers
     ]
     workers, results = Workers(client), ResultQueue(client)
     try:
         futures = client.compute(tasks, retries=2)
-        for future, (_, index) in zip(futures, parts, strict=True):
-            results.watch(future, index)
-        _wait(workers, results, folder)
+        for future, i in zip(futures, numbers, strict=True):
+            results.watch(future, i)
+        return _wait(workers, results, folder)
     finally:
         results.close()
 
 
-def _wait(workers: Workers, results: ResultQueue, folder: str) -> None:
-    """Wait until all partitions are written."""
-    last_result = time.monotonic()
+def _wait(workers: Workers, results: ResultQueue, folder: str) -> dict[int, Any]:
+    """Wait until all partitions are computed; return their results."""
+    last_result, found = time.monotonic(), {}
     while len(results):
         workers.refresh()
         finished = results.take(_TICK)
         if finished is not None:
             last_result = time.monotonic()
+            found[finished.context] = finished.result
             if isinstance(finished.error, DMondrianError):
                 raise finished.error
             # A partition whose result was lost has been written.
@@ -166,6 +182,7 @@ def _wait(workers: Workers, results: ResultQueue, folder: str) -> None:
                 f"no partition was written to {folder} for {STAGE_SECONDS:.0f} seconds; run the "
                 f"same command again to write the rest"
             )
+    return found
 
 
 def _translated(error: BaseException, index: int) -> DMondrianError:
@@ -180,16 +197,40 @@ def _translated(error: BaseException, index: int) -> DMondrianError:
 
 def write_part(part: Any, index: int, columns: list[str], folder: str) -> int:
     """Task: write one partition unless it exists; return its number of rows."""
-    if isinstance(part, list):
-        X, y = part
-        arrays = [pa.array(X[:, j]) for j in range(X.shape[1])] + [pa.array(y)]
-        table = pa.Table.from_arrays(arrays, names=columns)
-    else:
-        table = pa.Table.from_pandas(part, preserve_index=False)
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, row_group_size=ROW_GROUP, write_page_checksum=True)
+    table = _table(part, columns)
     try:
-        open_store(folder).put_new(part_name(index), sink.getvalue().to_pybytes())
+        open_store(folder).put_new(part_name(index), _parquet(table))
     except ExistsError:
         return int(table.num_rows)  # an earlier attempt wrote it
     return int(table.num_rows)
+
+
+def has_same_rows(part: Any, index: int, columns: list[str], folder: str) -> bool:
+    """Task: return whether a partition has the rows that were written of it."""
+    there = pq.read_table(pa.BufferReader(open_store(folder).get(part_name(index))))
+    here = pq.read_table(pa.BufferReader(_parquet(_table(part, columns))))
+    return _comparable(here).equals(_comparable(there))
+
+
+def _table(part: Any, columns: list[str]) -> pa.Table:
+    if isinstance(part, list):
+        X, y = part
+        arrays = [pa.array(X[:, j]) for j in range(X.shape[1])] + [pa.array(y)]
+        return pa.Table.from_arrays(arrays, names=columns)
+    return pa.Table.from_pandas(part, preserve_index=False)
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=ROW_GROUP, write_page_checksum=True)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _comparable(table: pa.Table) -> pa.Table:
+    """Return a table that equals one of the same rows: NaN is null, as it equals nothing."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_floating(field.type):
+            column = table.column(at)
+            nulls = pa.scalar(None, field.type)
+            table = table.set_column(at, field.name, pc.if_else(pc.is_nan(column), nulls, column))
+    return table

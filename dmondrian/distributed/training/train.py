@@ -316,6 +316,8 @@ def bring_to_end(
         summary = added(other.summary, summary)
     # Run and parts learn the same rows of the stream.
     summary["rows"] = max(attempt.summary["rows"] for attempt in attempts)
+    seconds = summary["seconds"]
+    summary["rows_per_second"] = summary["rows"] / seconds if seconds > 0 else 0.0
     summary |= attempts[0].rows_so_far
     known = {} if validation is None else validation.report()
     # Members that were added to a forest that follows its stream are scored with all others.

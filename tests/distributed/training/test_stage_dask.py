@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import dask
 import dask.array
@@ -45,8 +46,7 @@ def test_a_second_call_reads_what_the_first_one_wrote(
     run = fit(data=dask_frames.from_pandas(table, npartitions=3))
     for manifest in sorted(Path(run.run_url, "manifests").iterdir())[2:]:
         manifest.unlink()
-    reversed_rows = dask_frames.from_pandas(table.iloc[::-1], npartitions=3, sort=False)
-    again = fit(data=reversed_rows)
+    again = fit(data=failing(dask_frames.from_pandas(table, npartitions=3), 1, table))
     assert again.summary["resumed_at"] == 2000  # the second of checkpoints 1,000 rows apart
     assert digests(again) == digests(undisturbed)
 
@@ -78,6 +78,17 @@ def test_arrays_are_learned_like_an_estimator_learns_them(client: Client, tmp_pa
     assert run.plan.schema.feature_names == ["x0", "x1", "x2"]
 
 
+@pytest.mark.parametrize("at", [0, -1], ids=["first", "last"])
+def test_other_rows_in_the_same_folder_are_refused(fit: Fit, table: pd.DataFrame, at: int) -> None:
+    table["age"] = table["age"].where(table.index % 7 > 0)  # NaN, which equals nothing
+    fit(data=dask_frames.from_pandas(table, npartitions=3))
+    fit(data=dask_frames.from_pandas(table, npartitions=3))
+    other = table.copy()
+    other.loc[other.index[at], "hours-per-week"] += 1
+    with pytest.raises(CheckpointError, match="holds other rows than this collection"):
+        fit(data=dask_frames.from_pandas(other, npartitions=3))
+
+
 def test_another_collection_in_the_same_folder_is_refused(fit: Fit, table: pd.DataFrame) -> None:
     fit(data=dask_frames.from_pandas(table, npartitions=2))
     with pytest.raises(CheckpointError, match="another collection"):
@@ -100,13 +111,19 @@ def test_arrays_that_do_not_fit_are_refused(
         fit(data=rows, target=targets)
 
 
-def test_a_partition_that_fails_is_named(fit: Fit, table: pd.DataFrame) -> None:
+def failing(frame: Any, number: int, table: pd.DataFrame) -> Any:
+    """The same frame, of which one partition cannot be computed."""
+
     def fail(part: pd.DataFrame, partition_info: dict | None = None) -> pd.DataFrame:
-        if partition_info is not None and partition_info["number"] == 1:
+        if partition_info is not None and partition_info["number"] == number:
             raise KeyError("nothing there")
         return part
 
-    frame = dask_frames.from_pandas(table, npartitions=3).map_partitions(fail, meta=table.iloc[:0])
+    return frame.map_partitions(fail, meta=table.iloc[:0])
+
+
+def test_a_partition_that_fails_is_named(fit: Fit, table: pd.DataFrame) -> None:
+    frame = failing(dask_frames.from_pandas(table, npartitions=3), 1, table)
     with pytest.raises(DataError, match=r"partition 1 .*nothing there"):
         fit(data=frame)
 
