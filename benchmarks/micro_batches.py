@@ -102,6 +102,7 @@ def main() -> None:
     parser.add_argument("--trees", type=int, default=4)
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between two looks")
     args = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
     with tempfile.TemporaryDirectory() as name:
         looks = follow_files(Path(name), args.batches, args.trees, args.interval)
     print(report(looks))
