@@ -155,6 +155,9 @@ def _parser() -> argparse.ArgumentParser:
         help="leave out the columns of how sure the forest is (spread or std, distance): "
         "scores are written sooner",
     )
+    score.add_argument(
+        "--delta", action="store_true", help="make a Delta table of the scores (extra lake)"
+    )
     evaluate = add("evaluate", "measure a model on a data set that has its target")
     evaluate.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
     evaluate.add_argument("data", nargs="+", metavar="DATA", help=_DATA_HELP)

@@ -117,6 +117,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "out": Key("string", "folder or URL for the scores", required=True),
         "keep": Key("strings", "columns of the input to copy beside the scores"),
         "details": Key("boolean", "add how sure the forest is: spread or std, and distance"),
+        "delta": Key("boolean", "make a Delta table of the scores (extra lake)"),
         "memory_limit": Key("string", 'memory of a worker to plan with, such as "2GiB"'),
     },
     "follow": {

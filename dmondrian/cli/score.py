@@ -36,7 +36,8 @@ def score(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian score --help`."""
     keep = [name for names in arguments.keep for name in names.split(",") if name]
     with _cluster(arguments) as cluster:
-        how = {"keep": tuple(keep), "details": arguments.details, **cluster}
+        flags = {"details": arguments.details, "delta": arguments.delta}
+        how = {"keep": tuple(keep), **flags, **cluster}
         run_score(arguments.model, one_or_list(arguments.data), arguments.out, output, how)
     return 0
 

@@ -72,9 +72,12 @@ def run_job(job: Job, output: Output, detach: bool = False, metrics_port: int | 
     return 0
 
 
+_SCORED = "keep", "details", "delta", "memory_limit"  # that may be left out
+
+
 def _wanted(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of the scoring in a ``[score]`` table."""
-    others = {name: keys[name] for name in ("keep", "details", "memory_limit") if name in keys}
+    others = {name: keys[name] for name in _SCORED if name in keys}
     return {"data": keys["path"], "out": keys["out"], **others}
 
 

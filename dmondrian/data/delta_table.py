@@ -114,7 +114,7 @@ def open_table(location: str, version: int | None = None) -> DeltaTable:
         )
     try:
         table = deltalake.DeltaTable(
-            _address(location), version=version, storage_options=_options(location)
+            address_of(location), version=version, storage_options=options_of(location)
         )
         metadata, schema = table.metadata(), json.loads(table.schema().to_json())
         actions = pa.table(table.get_add_actions()).to_pylist()
@@ -280,7 +280,7 @@ def about_table(state: TableState) -> Iterator[str]:
 
 def path_in_table(uri: str, table: str) -> str | None:
     """Return the path of a file below a table's folder; None if it is elsewhere."""
-    start, path = f"{_address(table)}/", _address(uri)
+    start, path = f"{address_of(table)}/", address_of(uri)
     return path[len(start) :] if path.startswith(start) else None
 
 
@@ -352,7 +352,7 @@ def _path(action: Mapping[str, Any]) -> str:
     return path if "://" in path else unquote(path)
 
 
-def _address(location: str) -> str:
+def address_of(location: str) -> str:
     """Return an address as it is, without quotes and options of the file system."""
     if is_local(location):
         return location
@@ -360,7 +360,7 @@ def _address(location: str) -> str:
     return f"{split.scheme}://{split.netloc}{unquote(split.path)}"
 
 
-def _options(location: str) -> dict[str, str]:
+def options_of(location: str) -> dict[str, str]:
     """Return options for `deltalake` that a URL gives to the file system."""
     given = {} if is_local(location) else dict(parse_qsl(urlsplit(location).query))
     options = {}

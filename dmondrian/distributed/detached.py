@@ -83,7 +83,7 @@ def submit(
     alerts : mapping or None
         As in :func:`dmondrian.distributed.train`; the worker that coordinates calls what they name.
     score : mapping or None
-        "data" and "out" of :func:`dmondrian.distributed.score`, and "keep", "details" and
+        "data" and "out" of :func:`dmondrian.distributed.score`, and "keep", "details", "delta" and
         "memory_limit" if needed, run after training. The data must already exist and have the
         columns of the model.
     **plan_options

@@ -53,7 +53,7 @@ _BLANK = b"0" * 64
 _LOOKED_AT = 1024  # values checked for whether those of a column repeat
 
 
-def check_details(details: Any) -> None:
+def check_flag(name: str, value: Any) -> None:
     """Refuse anything but a bool: the string "no" is true.
 
     Raises
@@ -61,8 +61,8 @@ def check_details(details: Any) -> None:
     ParameterError
         It is of another type.
     """
-    if not isinstance(details, (bool, np.bool_)):
-        raise ParameterError(f"details must be True or False, got {details!r}")
+    if not isinstance(value, (bool, np.bool_)):
+        raise ParameterError(f"{name} must be True or False, got {value!r}")
 
 
 def check_out(out: str | os.PathLike[str]) -> None:

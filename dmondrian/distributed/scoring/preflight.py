@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from dmondrian.data import Schema, make_scoring_plan
+from dmondrian.distributed.scoring.delta_scores import require_deltalake
 from dmondrian.distributed.scoring.memory_plan import parse_limit
-from dmondrian.distributed.scoring.output_folder import check_details, check_out
+from dmondrian.distributed.scoring.output_folder import check_flag, check_out
 from dmondrian.errors import ParameterError
 
 NEEDED, OPTIONAL = ("data", "out"), ("keep", "details", "memory_limit")
@@ -37,14 +38,17 @@ def check_score_options(options: Mapping[str, Any]) -> None:
     StoreError
         The folder cannot be written.
     """
-    others = sorted(set(options) - {*NEEDED, *OPTIONAL})
+    others = sorted(set(options) - {*NEEDED, *OPTIONAL, "delta"})
     missing = [name for name in NEEDED if name not in options]
     if others or missing:
         raise ParameterError(
             f"score has {', '.join(map(repr, options)) or 'nothing'}; expected 'data' and 'out', "
-            "and of 'keep', 'details' and 'memory_limit' those that are wanted"
+            "and of 'keep', 'details', 'delta' and 'memory_limit' those that are wanted"
         )
-    check_details(options.get("details", True))
+    check_flag("details", options.get("details", True))
+    check_flag("delta", options.get("delta", False))
+    if options.get("delta", False):
+        require_deltalake()
     parse_limit(options.get("memory_limit"))
     check_out(options["out"])
     check_readable(options, Schema(columns=()))

@@ -33,13 +33,14 @@ from dmondrian.distributed.cluster.progress import (
     listener,
 )
 from dmondrian.distributed.scoring.delay_warning import warn_of_delay
+from dmondrian.distributed.scoring.delta_scores import require_deltalake, write_delta_log
 from dmondrian.distributed.scoring.memory_plan import Needs, parse_limit, row_needs
 from dmondrian.distributed.scoring.model_info import Model, open_model, plan_here
 from dmondrian.distributed.scoring.output_folder import (
     MANIFEST,
     PLAN,
     as_begun,
-    check_details,
+    check_flag,
     check_out,
     claim,
     described,
@@ -137,6 +138,7 @@ def score(
     *,
     keep: Sequence[str] = (),
     details: bool = True,
+    delta: bool = False,
     client: Client | None = None,
     progress: Listener | bool | None = None,
     n_workers: int | None = None,
@@ -159,6 +161,8 @@ def score(
     details : bool
         Whether to write the uncertainty of the forest: "spread" or "std", and "distance". They need
         a value of each tree, so scoring is faster without them.
+    delta : bool
+        Whether the files become a Delta table when all are written (extra ``lake``).
     client : Client or None
         A cluster of the caller; by default this machine.
     progress : callable, bool or None
@@ -205,7 +209,10 @@ def score(
     keep = (keep,) if isinstance(keep, str) else tuple(keep)
     check_paths(data, _IN_MEMORY)
     limit = parse_limit(memory_limit)
-    check_details(details)
+    check_flag("details", details)
+    check_flag("delta", delta)
+    if delta:
+        require_deltalake()
     model = open_model(os.fspath(model_url))
     check_out(out)
     plan = make_scoring_plan(data, model.schema, keep)
@@ -240,6 +247,8 @@ def score(
         result["trees_sharded"] = pipeline.n_groups
         _warn_mended([entry["name"] for entry in entries if entry.pop("is_mended")], store.url)
         finish(store, request, entries, plan.n_rows)
+    if delta:
+        write_delta_log(store.url, [part.name for part in parts])
     return {**result, "out": store.url, "seconds": time.monotonic() - started}
 
 

@@ -32,7 +32,7 @@ from dmondrian.data import Arrivals
 from dmondrian.distributed.cluster.progress import Progress
 from dmondrian.distributed.scoring.memory_plan import parse_limit
 from dmondrian.distributed.scoring.model_info import open_model
-from dmondrian.distributed.scoring.output_folder import ABOUT, MANIFEST, check_details
+from dmondrian.distributed.scoring.output_folder import ABOUT, MANIFEST, check_flag
 from dmondrian.distributed.scoring.preflight import NEEDED, OPTIONAL
 from dmondrian.distributed.scoring.score import score
 from dmondrian.errors import (
@@ -289,7 +289,7 @@ def _checked(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             "and of 'keep', 'details' and 'memory_limit' those that are wanted"
         )
     how = {name: value for name, value in options.items() if name in OPTIONAL}
-    check_details(how.get("details", True))
+    check_flag("details", how.get("details", True))
     parse_limit(how.get("memory_limit"))
     store = open_store(options["out"])
     check_writable(store.url)
