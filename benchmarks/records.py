@@ -90,12 +90,14 @@ class Records:
         self.write()
 
     def write(self) -> None:
-        """Write the file in one step, without the runs that no record is of."""
+        """Write the file in one step; drop the runs that no record is of, here too."""
         used = sorted({record["run"] for record in self})
-        runs = ",\n".join(json.dumps(self.runs[run]) for run in used)
-        rows = ",\n".join(
-            json.dumps({**record, "run": used.index(record["run"])}) for record in self
-        )
+        self.runs = [self.runs[run] for run in used]
+        self._records = {
+            key: {**record, "run": used.index(record["run"])}
+            for key, record in self._records.items()
+        }
+        runs, rows = ",\n".join(map(json.dumps, self.runs)), ",\n".join(map(json.dumps, self))
         text = f'{{"runs": [\n{runs}\n],\n"records": [\n{rows}\n]}}\n'
         self.path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.path.with_suffix(".partial")

@@ -175,3 +175,16 @@ def _build(folder: Path, python38: str, *names: str) -> subprocess.CompletedProc
 def test_scikit_garden_is_taken_from_a_clone_or_an_address(tmp_path: Path) -> None:
     assert build.address(str(tmp_path)) == tmp_path.as_uri()
     assert build.address(build.GARDEN_REPOSITORY) == build.GARDEN_REPOSITORY
+
+
+def test_records_in_memory_are_those_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that is written after a run is the one that its script makes of the file."""
+    records = Records(tmp_path / "records.json", ("model",))
+    for given in ("--first", "--second"):
+        monkeypatch.setattr("benchmarks.records.arguments", lambda given=given: given)
+        records.add({"model": "x"})
+    stored = Records(tmp_path / "records.json", ("model",))
+    assert [run["arguments"] for run in records.runs] == ["--second"]
+    assert (records.runs, list(records)) == (stored.runs, list(stored))
