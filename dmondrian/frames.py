@@ -61,6 +61,11 @@ class FrameModel:
         How columns are encoded; None for a model that was fitted on arrays, whose columns are
         those of the rows learned: by name if they had names, else all, in their order.
 
+    Raises
+    ------
+    SchemaError
+        The model is the forest of a run that was saved again, without how the run encodes columns.
+
     Examples
     --------
     >>> import pandas as pd

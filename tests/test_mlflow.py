@@ -144,10 +144,10 @@ def test_a_run_is_logged_while_it_is_trained(tracked, frame, tmp_path) -> None:
     assert (log.lost, tracked.active_run()) == (0, None)
     assert points("durable_rows") == [(n, float(n)) for n in (500, 1000, 1500)]
     for kind, at in (("window", "row"), ("held_out", "position")):
-        told = [event.values for event in seen if event.kind == kind]
-        assert told
+        expected_values = [event.values for event in seen if event.kind == kind]
+        assert expected_values
         for name in ("log_loss", "accuracy"):
-            expected = [(one[at], one["metrics"][name]) for one in told]
+            expected = [(one[at], one["metrics"][name]) for one in expected_values]
             assert points(f"{kind}_{name}") == expected
     assert store.get_run(log.run_id).data.tags["dmondrian.event"] == "a worker was lost"
 

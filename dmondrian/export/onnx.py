@@ -54,7 +54,7 @@ def to_onnx(
         Whether the model takes the columns of the training data, an input [n, 1] for each by its
         name, and encodes them as the run did; otherwise it takes one matrix "X", float32 [n, d], of
         the features that the forest learned. By default True for runs. A missing number is NaN, a
-        missing text the empty string, a missing time the least int64.
+        missing text the empty string (unless that is a category), a missing time the least int64.
 
     Returns
     -------

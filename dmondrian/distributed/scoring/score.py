@@ -204,6 +204,8 @@ def score(
         A file of finished scores changed since it was written, or one in `out` is of other scores.
     ClusterError
         Workers were lost beyond recovery, or have too little memory.
+    MissingPackageError
+        `delta` needs a package that is not installed.
     """
     started = time.monotonic()
     keep = (keep,) if isinstance(keep, str) else tuple(keep)

@@ -127,7 +127,8 @@ def train(
         Parameters only; it is not changed.
     data : str, path, sequence of them, Dask DataFrame or Dask Array, or a source of batches
         Parquet files, folders, globs or URLs. Dask collections are first written as Parquet, a
-        file per partition, into the run folder. Frames and arrays in memory are refused: a run
+        file per partition, into the run folder; with other rows in the first or last partition than
+        were written, the run is refused. Frames and arrays in memory are refused: a run
         reads its rows again when it resumes, and on other machines. A source of batches is an
         iterable of Arrow record batches or tables, or of (partition, offset, batch), or a callable
         that returns one which begins at a :class:`Position`: see :class:`BatchFiles`. Its rows are

@@ -402,8 +402,8 @@ def test_members_are_not_added_to_those_whose_forecasts_are_gone(
     more = shutil.copytree(adult, tmp_path / "more")
     pq.write_table(pq.read_table(adult / "part-0.parquet").slice(0, 20), more / "part-2.parquet")
     train(following(5, **settings_of(run)), more, target="income", run=folder, client=client)
-    (told,) = [record.message for record in caplog.records if "files in shares/" in record.message]
-    assert re.search(r"are gone, behind row [\d,]+ of positive weight: no trees can be added", told)
+    (text,) = [record.message for record in caplog.records if "files in shares/" in record.message]
+    assert re.search(r"are gone, behind row [\d,]+ of positive weight: no trees can be added", text)
 
 
 def test_a_part_without_the_run_around_it_is_refused(
