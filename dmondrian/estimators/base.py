@@ -16,6 +16,7 @@ Shapes: n rows, d features, K classes, m nodes, T trees.
 from __future__ import annotations
 
 import operator
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,12 +28,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
+from scipy.sparse import csr_matrix, issparse
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dmondrian.drift.drift_forest import forest_from_state
 from dmondrian.ensemble.feature_importances import importances
+from dmondrian.ensemble.row_paths import leaves_of_rows, paths_of_rows
 from dmondrian.ensemble.rows.unit_cube import check_cube
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.threads import Turns
@@ -49,6 +52,7 @@ from dmondrian.estimators.feature_scales import (
 from dmondrian.estimators.memory_check import check_memory
 from dmondrian.estimators.missing_values import ALLOWED, ENCODE, filling, with_indicators
 from dmondrian.estimators.one_state import in_one_state
+from dmondrian.estimators.row_parts import TimeBudget, answered_in_parts, dense, parts_of
 from dmondrian.estimators.sample_weight import checked_weights
 from dmondrian.estimators.single_row import (
     comparing_names,
@@ -77,6 +81,7 @@ class BaseForest(BaseEstimator):
     algorithm: ClassVar[str]
     # attributes that hold only for the rows learned so far
     _forgets: ClassVar[tuple[str, ...]] = ()
+    _takes_sparse: ClassVar[bool] = True  # rows, which are learned in parts
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
@@ -270,12 +275,21 @@ class BaseForest(BaseEstimator):
                 self._find_categories(X)
             elif "_columns" in self.__dict__:
                 self._check_categories(X)
-            X, y = self._validated(checking, X, y, reset=first, y_numeric=numeric)
-        X = self._features(X, first)
+            X, y = self._checked(checking, X, y, reset=first, y_numeric=numeric)
+        X = self._to_learn(X, first)
         if sample_weight is None:
             return X, y, None
         seen = 0.0 if first else self.forest_.total_weight
-        return X, y, checked_weights(sample_weight, len(X), seen)
+        return X, y, checked_weights(sample_weight, X.shape[0], seen)
+
+    def _to_learn(self, X: Any, first: bool) -> Any:
+        """Return validated rows as trees see them; sparse ones as they are, but looked through."""
+        if not issparse(X):
+            return self._features(X, first)
+        if self.domain == "cube" and not self.clip:
+            for part in parts_of(X):
+                self._features(dense(X[part]), first)
+        return X
 
     @contextmanager
     def _learner(self, anew: bool) -> Iterator[Self]:
@@ -307,18 +321,19 @@ class BaseForest(BaseEstimator):
             own.update(changed)  # in one step
 
     def _learn(
-        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
+        self, X: Any, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
     ) -> None:
         """Learn checked rows, into a new forest if ``first``."""
         if first:
-            forest = self._new_forest(X.shape[1], n_classes)
+            is_doubled = issparse(X) and self._encodes_missing(first)
+            forest = self._new_forest(X.shape[1] * (1 + is_doubled), n_classes)
             self._update_forest(forest, X, np.asarray(y, np.float64), w)
             self.forest_ = forest
             self._forget()
         else:
             self._learn_more(X, np.asarray(y, np.float64), w)
 
-    def _learn_more(self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None) -> None:
+    def _learn_more(self, X: Any, y: np.ndarray, w: np.ndarray | None) -> None:
         """Learn rows in place, with readers in between."""
         forest = self.forest_
         known = forest.total_weight
@@ -334,20 +349,46 @@ class BaseForest(BaseEstimator):
     def _update_forest(
         self,
         forest: Forest,
-        X: np.ndarray,
+        X: Any,
         y: np.ndarray,
         w: np.ndarray | None,
         turns: Turns | None = None,
     ) -> None:
         """Let a forest learn checked rows; see :meth:`dmondrian.forest.forest.Forest.update`."""
-        forest.update(X, y, w, self._n_threads(len(X)), turns)
+        times: np.ndarray | None = self.__dict__.pop("_times", None)
+        budget: TimeBudget | None = self.__dict__.pop("_time_budget", None)
+        for part in parts_of(X, budget):
+            rows = self._as_seen(X, part)
+            own = [None if given is None else given[part] for given in (w, times)]
+            try:
+                forest.update(rows, y[part], own[0], self._n_threads(len(rows)), turns, own[1])
+            except BaseException as error:
+                if part.start:
+                    error.add_note(f"before these rows it has learned {part.start} of the call")
+                raise
+        if turns is None:
+            self.n_samples_fit_ = part.stop
+        if budget is not None and part.stop < X.shape[0]:
+            warnings.warn(
+                f"time_budget={budget.seconds:g} ended the fit after {part.stop:,} of "
+                f"{X.shape[0]:,} rows: the forest is that of these rows; partial_fit goes on",
+                stacklevel=2,
+            )
+
+    def _as_seen(self, X: Any, part: slice | np.ndarray = slice(None)) -> np.ndarray:
+        """Return a part of the rows that are learned, as trees see them."""
+        rows: np.ndarray = self._features(dense(X[part])) if issparse(X) else X[part]
+        return rows
 
     def _take_times(self, times: Any, n: int) -> None:
         """Keep the times of the ``n`` rows that are learned next, where labels come by time."""
 
-    def _learn_all(
-        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int
-    ) -> None:
+    def _check_budget(self, budget: TimeBudget | None) -> None:
+        """Keep how long rows may be learned, of estimators that learn them in parts."""
+        if budget is not None:
+            self._time_budget = budget
+
+    def _learn_all(self, X: Any, y: np.ndarray, w: np.ndarray | None, n_classes: int) -> None:
         """Learn all checked rows of ``fit`` into a new forest."""
         self._learn(X, y, w, n_classes, first=True)
 
@@ -399,7 +440,7 @@ class BaseForest(BaseEstimator):
         return 1 if n_rows == 1 else int(effective_n_jobs(self.n_jobs))
 
     def _check_rows(self, X: Any) -> np.ndarray:
-        """Return validated rows to predict."""
+        """Return validated rows to predict, as trees see them."""
         check_is_fitted(self)
         rows = plain_rows(self, X)
         if rows is None:
@@ -413,7 +454,12 @@ class BaseForest(BaseEstimator):
         return self._features(X), y
 
     def _validated(self, checking: Any, *data: Any, reset: bool, **options: Any) -> Any:
-        """Return what scikit-learn makes of rows, with or without labels."""
+        """Return what scikit-learn makes of rows, with or without labels; dense."""
+        found = self._checked(checking, *data, reset=reset, **options)
+        return (dense(found[0]), found[1]) if isinstance(found, tuple) else dense(found)
+
+    def _checked(self, checking: Any, *data: Any, reset: bool, **options: Any) -> Any:
+        """Return what scikit-learn makes of rows, with or without labels, sparse or dense."""
         finite: Any = "allow-nan" if self._encodes_missing(reset) else True
         if (columns := self.__dict__.get("_columns")) is not None:
             from dmondrian.estimators.frame_columns import with_numbers  # loads PyArrow
@@ -424,6 +470,7 @@ class BaseForest(BaseEstimator):
                 return validate_data(
                     checking,
                     *data,
+                    accept_sparse="csr" if self._takes_sparse else False,
                     dtype=np.float32,
                     order="C",
                     reset=reset,
@@ -505,6 +552,7 @@ class BaseForest(BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing_values == ENCODE
+        tags.input_tags.sparse = self._takes_sparse
         return tags
 
     def _check_domain(self, X: np.ndarray) -> None:
@@ -518,6 +566,8 @@ class BaseForest(BaseEstimator):
         if mean is not None:
             return mean
         with self._turns.reading():
+            if issparse(X):
+                return answered_in_parts(self._mean_prediction, X)
             X = self._check_rows(X)
             sums = self.forest_.predict_sums(X, n_threads=self._n_threads(len(X)))
             return sums.mean
@@ -544,6 +594,46 @@ class BaseForest(BaseEstimator):
         """
         X = self._check_rows(X)
         return self.forest_.weighted_depth(X)
+
+    @in_one_state
+    def apply(self, X: Any) -> np.ndarray:
+        """Return the leaf that each row reaches in each tree.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+
+        Returns
+        -------
+        int64 array of shape (n, n_estimators), ids as in :meth:`nodes`; -1 in a tree without rows.
+        Learning more rows may make an inner node of a leaf, and renumbers none.
+
+        Notes
+        -----
+        Splits alone lead to the leaf: that a row outside the boxes of a tree's cells may be parted
+        from them, and how prunings are weighed, is not asked. With ``drift="follow"`` the trees are
+        those that never forget.
+        """
+        rows = self._check_rows(X)
+        return leaves_of_rows(self.forest_, rows)
+
+    @in_one_state
+    def decision_path(self, X: Any) -> tuple[csr_matrix, np.ndarray]:
+        """Return which nodes each row passes on its way to the leaves of :meth:`apply`.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+
+        Returns
+        -------
+        indicator : scipy.sparse.csr_matrix of shape (n, m), int64
+            Ones, in the columns of nodes that the row passes.
+        n_nodes_ptr : int64 array of shape (n_estimators + 1,)
+            Column ``n_nodes_ptr[t] + v`` is node v of tree t.
+        """
+        rows = self._check_rows(X)
+        return paths_of_rows(self.forest_, rows)
 
     @in_one_state
     def nodes(self, tree: int) -> dict[str, Any]:

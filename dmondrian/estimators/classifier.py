@@ -27,6 +27,7 @@ from dmondrian.estimators.class_weight import (
     weighted_rows,
     weights_of_classes,
 )
+from dmondrian.estimators.row_parts import budget_of, rows_of
 from dmondrian.estimators.sample_weight import check_some_weight
 from dmondrian.estimators.single_row import mean_of_single_row, row_by_row
 from dmondrian.uncertainty.temperature_scaling import Calibration, calibrated
@@ -47,27 +48,50 @@ class ForestClassifier(ClassifierMixin, BaseForest):
     n_classes_: int
 
     @fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        max_rows: int | None = None,
+        time_budget: float | None = None,
+    ) -> Self:
         """Learn rows from nothing, in their order.
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like or sparse matrix of shape (n, d)
             Taken as float32. Splits follow the ranges of the columns: scale them.
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), optional
             Non-negative; a whole weight w equals w repeats of the row (to the byte up to
             256, beyond that by a closed form that differs in the last digits).
+        max_rows : int, optional
+            Learn the first rows alone, so many. The classes are still those of all labels.
+        time_budget : float, optional
+            Seconds after which no more rows are begun; those left are passed over, with a warning.
+            ``n_samples_fit_`` rows are learned, and the forest is that of these rows: how many
+            there are depends on the machine. ``partial_fit`` goes on with the others.
 
         Returns
         -------
         This estimator
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, None, max_rows, time_budget)
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, times: Any = None) -> Self:
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        times: Any = None,
+        max_rows: int | None = None,
+        time_budget: float | None = None,
+    ) -> Self:
         """Do what :meth:`fit` does; ``times`` are those of estimators that take them."""
+        budget = budget_of(time_budget)
         with self._learner(anew=True) as one:
             X, y, w = one._validate_rows(X, y, sample_weight, first=True, numeric=False)
             check_classification_targets(y)
@@ -76,8 +100,10 @@ class ForestClassifier(ClassifierMixin, BaseForest):
             one.n_classes_ = len(one.classes_)
             w = one._class_weighted(codes, w, 0.0)
             check_some_weight(w, "sample_weight times class_weight")
-            one._take_times(times, len(X))
-            one._learn_all(X, codes, w, one.n_classes_)
+            one._take_times(times, len(codes))
+            one._check_budget(budget)
+            n = rows_of(max_rows, len(codes))
+            one._learn_all(X[:n], codes[:n], None if w is None else w[:n], one.n_classes_)
         return self
 
     @row_by_row
@@ -123,7 +149,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
             one.n_classes_ = len(one.classes_)
             seen = 0.0 if first else one.forest_.total_weight
             w = one._class_weighted(codes, w, seen)
-            one._take_times(times, len(X))
+            one._take_times(times, len(codes))
             one._learn(X, codes, w, one.n_classes_, first=first)
         return self
 

@@ -225,16 +225,14 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
             one._learn_all(X, y, w, 0)
         return self
 
-    def _learn_all(
-        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int
-    ) -> None:
+    def _learn_all(self, X: Any, y: np.ndarray, w: np.ndarray | None, n_classes: int) -> None:
         if self._lifetime_choice != "validation":
             super()._learn_all(X, y, w, n_classes)
             return
-        is_held = held_out(len(X), float(self.validation_fraction))
+        is_held = held_out(X.shape[0], float(self.validation_fraction))
         kept = None if w is None else w[~is_held]
         super()._learn_all(X[~is_held], y[~is_held], kept, n_classes)
-        self._choose(X[is_held], None if w is None else w[is_held])
+        self._choose(self._as_seen(X, is_held), None if w is None else w[is_held])
 
     @fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -272,7 +270,7 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
         self._check_rows(X)
         with self._learner(anew=False):
             X, _, w = self._rows(X, sample_weight, first=False)
-            self._choose(X, w)
+            self._choose(self._as_seen(X), w)
         return self
 
     def _choose(self, X: np.ndarray, w: np.ndarray | None) -> None:

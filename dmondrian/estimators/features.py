@@ -152,11 +152,11 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
             one._learn(X, zeros, None, 0, first=first)
         return self
 
-    def _rows(self, X: Any, first: bool) -> tuple[np.ndarray, np.ndarray, None]:
+    def _rows(self, X: Any, first: bool) -> tuple[Any, np.ndarray, None]:
         rows, zeros, _ = self._validate_rows(
             X, np.zeros(num_samples(X)), None, first=first, numeric=True
         )
-        self._check_memory(len(rows))
+        self._check_memory(rows.shape[0])
         return rows, zeros, None
 
     def _check_memory(self, n: int) -> None:

@@ -106,14 +106,14 @@ class GeneralizedMondrianForest(ChosenLifetime):
         )
 
     def _learn(
-        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
+        self, X: Any, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
     ) -> None:
         if first:
             self.__dict__.pop("_held_out_path", None)
         if not first or self._lifetime_choice != "validation":
             super()._learn(X, y, w, n_classes, first)
             return
-        held = held_out(len(X), float(self.validation_fraction))
+        held = held_out(X.shape[0], float(self.validation_fraction))
         mine = None if w is None else w[~held]
         super()._learn(X[~held], y[~held], mine, n_classes, first)
         self._choose(X[held], np.asarray(y[held], np.float64), None if w is None else w[held])
@@ -149,17 +149,18 @@ class GeneralizedMondrianForest(ChosenLifetime):
             self._choose(X, labels, self._class_weighted(labels.astype(np.int64), w, 0.0))
         return self
 
-    def _choose(self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None) -> None:
+    def _choose(self, X: Any, y: np.ndarray, w: np.ndarray | None) -> None:
         forest = self.forest_
         parameters, cost = forest.parameters, self._fitted_cost()
         forest.check_learned()
         cost.check_labels(y)
         grid = lifetime_grid(forest.trees, _CANDIDATES)
         losses = np.zeros(len(grid))
-        for start in range(0, len(X), _CHUNK):
+        for start in range(0, X.shape[0], _CHUNK):
             rows = slice(start, start + _CHUNK)
-            losses += self._held_out_losses(X[rows], y[rows], None if w is None else w[rows], grid)
-        path = held_out_path(grid, losses, float(len(X) if w is None else w.sum()))
+            own = None if w is None else w[rows]
+            losses += self._held_out_losses(self._as_seen(X, rows), y[rows], own, grid)
+        path = held_out_path(grid, losses, float(len(y) if w is None else w.sum()))
         chosen = dataclasses.replace(cost, lifetime=float(path.chosen[0]), selection=None)
         with self._turns.alone():
             forest.parameters = parameters.replace(cost=chosen)

@@ -22,6 +22,7 @@ from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.column_lifetimes import ColumnLifetimes
 from dmondrian.estimators.kernel_loss import check_settings, choose_by_loss, fit_values
+from dmondrian.estimators.row_parts import TimeBudget
 from dmondrian.forest.forest import Forest
 from dmondrian.joint_fit.fit import fit_tree_by_tree
 from dmondrian.joint_fit.lifetime_sums import Averaged
@@ -100,6 +101,7 @@ class MondrianKernel(MondrianPartitions):
         "n_passes": [Interval(Integral, 1, None, closed="left")],
     }
 
+    _takes_sparse: ClassVar[bool] = False  # all rows are read at once
     max_lifetime: float | None
     lifetime_prior: Literal["log_uniform", "uniform"]
     validation_fraction: float
@@ -152,6 +154,13 @@ class MondrianKernel(MondrianPartitions):
         if self.fitting == "joint" and self.solver == "cholesky":
             raise ParameterError(
                 'solver="cholesky" is of one machine: a run on a cluster learns by solver="sgd"'
+            )
+
+    def _check_budget(self, budget: TimeBudget | None) -> None:
+        if budget is not None:
+            raise ParameterError(
+                f"time_budget={budget.seconds:g}: rows are fitted together, and a part of the time "
+                "would fit none of them; give max_rows, or partial_fit parts of the rows"
             )
 
     def _learn(

@@ -198,7 +198,15 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         forest = self.__dict__.get("forest_")
         return self.loss if forest is None else forest.parameters.joint.loss
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        max_rows: int | None = None,
+        time_budget: float | None = None,
+    ) -> Self:
         """Learn rows from nothing; see :meth:`ForestClassifier.fit`.
 
         Parameters
@@ -209,6 +217,10 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
             Labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), optional
             Non-negative; a whole weight w equals w repeats of the row in exact fits.
+        max_rows : int, optional
+            Learn the first rows alone, so many.
+        time_budget : None
+            Rows are fitted together, and time is refused.
 
         Returns
         -------
@@ -219,7 +231,7 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
         ParameterError
             If the matrices of an exact fit do not fit into memory, which the message tells.
         """
-        return super().fit(X, y, sample_weight)
+        return super().fit(X, y, sample_weight, max_rows=max_rows, time_budget=time_budget)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the fitted scores, float64 [n, K].

@@ -159,7 +159,15 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        max_rows: int | None = None,
+        time_budget: float | None = None,
+    ) -> Self:
         """Learn rows from nothing; see :meth:`ForestRegressor.fit`.
 
         Parameters
@@ -169,6 +177,10 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,), optional
             Non-negative; a whole weight w equals w repeats of the row in exact fits.
+        max_rows : int, optional
+            Learn the first rows alone, so many.
+        time_budget : None
+            Rows are fitted together, and time is refused.
 
         Returns
         -------
@@ -179,7 +191,7 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
         ParameterError
             If the matrices of an exact fit do not fit into memory, which the message tells.
         """
-        return super().fit(X, y, sample_weight)
+        return super().fit(X, y, sample_weight, max_rows=max_rows, time_budget=time_budget)
 
     def predict(self, X: Any, return_std: bool = False, include_noise: bool = True) -> Any:
         """Return the predicted mean of each row.

@@ -17,6 +17,7 @@ from dmondrian.ensemble.settings.numeric_limits import LARGEST_TARGET
 from dmondrian.errors import DataError
 from dmondrian.estimators._sklearn_private import fit_context
 from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.row_parts import budget_of, rows_of
 from dmondrian.estimators.sample_weight import check_some_weight
 from dmondrian.estimators.single_row import row_by_row
 
@@ -25,32 +26,57 @@ class ForestRegressor(RegressorMixin, BaseForest):
     """Base of the regressors; not to be used directly."""
 
     @fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        max_rows: int | None = None,
+        time_budget: float | None = None,
+    ) -> Self:
         """Learn rows from nothing, in their order.
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like or sparse matrix of shape (n, d)
             Taken as float32. Splits follow the ranges of the columns: scale them.
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,), optional
             Non-negative; a whole weight w equals w repeats of the row (to the byte up to
             256, beyond that by a closed form that differs in the last digits).
+        max_rows : int, optional
+            Learn the first rows alone, so many.
+        time_budget : float, optional
+            Seconds after which no more rows are begun; those left are passed over, with a warning.
+            ``n_samples_fit_`` rows are learned, and the forest is that of these rows: how many
+            there are depends on the machine. ``partial_fit`` goes on with the others.
 
         Returns
         -------
         This estimator
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, None, max_rows, time_budget)
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, times: Any = None) -> Self:
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        times: Any = None,
+        max_rows: int | None = None,
+        time_budget: float | None = None,
+    ) -> Self:
         """Do what :meth:`fit` does; ``times`` are those of estimators that take them."""
+        budget = budget_of(time_budget)
         with self._learner(anew=True) as one:
             X, y, w = one._validate_rows(X, y, sample_weight, first=True, numeric=True)
             check_some_weight(w)
             y = _bounded(y)
-            one._take_times(times, len(X))
-            one._learn_all(X, y, w, 0)
+            one._take_times(times, len(y))
+            one._check_budget(budget)
+            n = rows_of(max_rows, len(y))
+            one._learn_all(X[:n], y[:n], None if w is None else w[:n], 0)
         return self
 
     @row_by_row
@@ -69,7 +95,7 @@ class ForestRegressor(RegressorMixin, BaseForest):
                 one._check_unchanged()
             X, y, w = one._validate_rows(X, y, sample_weight, first=first, numeric=True)
             y = _bounded(y)
-            one._take_times(times, len(X))
+            one._take_times(times, len(y))
             one._learn(X, y, w, 0, first=first)
         return self
 

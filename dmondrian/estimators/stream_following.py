@@ -14,17 +14,18 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
+from scipy.sparse import issparse
 
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.drift.waiting_rows import late_in_words, nothing_learned
 from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
 from dmondrian.ensemble.settings.label_period import period_of
-from dmondrian.ensemble.threads import Turns
 from dmondrian.errors import ParameterError
 from dmondrian.estimators._sklearn_private import Interval, StrOptions, fit_context
 from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.memory_check import check_memory
 from dmondrian.estimators.one_state import in_one_state
+from dmondrian.estimators.row_parts import answered_in_parts
 from dmondrian.estimators.row_times import checked_times
 
 if TYPE_CHECKING:
@@ -156,12 +157,21 @@ class StreamFollowing(BaseForest):
         return DriftForest(parameters, range(self.n_estimators))
 
     @fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, times: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        times: Any = None,
+        *,
+        max_rows: int | None = None,
+        time_budget: float | None = None,
+    ) -> Self:
         """Learn rows from nothing, in their order.
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like or sparse matrix of shape (n, d)
             Taken as float32. Splits follow the ranges of the columns: scale them.
         y : array-like of shape (n,)
             Classes of any kind, or numbers.
@@ -171,13 +181,15 @@ class StreamFollowing(BaseForest):
         times : array-like of shape (n,), optional
             Of each row, in the order of the stream: datetime64, datetimes or dates (UTC where they
             have no zone), or numbers. Given if ``delay`` is a time, and then alone.
+        max_rows, time_budget
+            As of any forest: :meth:`dmondrian.estimators.regressor.ForestRegressor.fit`.
 
         Returns
         -------
         This estimator
         """
         forest: Any = self  # a classifier or regressor as well
-        forest._fit(X, y, sample_weight, times)
+        forest._fit(X, y, sample_weight, times, max_rows, time_budget)
         return self
 
     def _following_outputs(self, X: Any) -> np.ndarray | None:
@@ -189,12 +201,13 @@ class StreamFollowing(BaseForest):
             forest = self.__dict__.get("forest_")
             if not isinstance(forest, DriftForest):
                 return None
+            if issparse(X):
+                found: np.ndarray = answered_in_parts(self._following_outputs, X)
+                return found
             rows = self._check_rows(X)
             return forest.predict_mixture(rows, self._n_threads(len(rows)))
 
-    def _learn_all(
-        self, X: np.ndarray, y: np.ndarray, w: np.ndarray | None, n_classes: int
-    ) -> None:
+    def _learn_all(self, X: Any, y: np.ndarray, w: np.ndarray | None, n_classes: int) -> None:
         super()._learn_all(X, y, w, n_classes)
         rows = getattr(self.forest_, "rows_so_far", None)
         if rows is not None and not rows["learned"] and rows["waiting"]:
@@ -202,7 +215,7 @@ class StreamFollowing(BaseForest):
             warnings.warn(
                 nothing_learned(rows["waiting"], self.forest_.parameters.drift), stacklevel=2
             )
-        if (unsorted := late_in_words(self.n_late_, len(X))) is not None:
+        if (unsorted := late_in_words(self.n_late_, self.n_samples_fit_)) is not None:
             warnings.warn(unsorted, stacklevel=2)
 
     def _take_times(self, times: Any, n: int) -> None:
@@ -222,17 +235,6 @@ class StreamFollowing(BaseForest):
             )
         if period is not None:
             self._times = checked_times(times, n, period)
-
-    def _update_forest(
-        self,
-        forest: Forest,
-        X: np.ndarray,
-        y: np.ndarray,
-        w: np.ndarray | None,
-        turns: Turns | None = None,
-    ) -> None:
-        times = self.__dict__.pop("_times", None)
-        forest.update(X, y, w, self._n_threads(len(X)), turns, times)
 
     @in_one_state
     def _mean_prediction(self, X: Any) -> np.ndarray:

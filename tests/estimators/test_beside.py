@@ -87,8 +87,10 @@ ASKS: dict[str, Answer] = {
             "variance_factor_",
         )
     },
+    "apply": lambda f: f.apply(NEW),
     "confidence_interval": lambda f: f.confidence_interval(NEW, X[:20]),
     "decision_function": lambda f: f.decision_function(NEW),
+    "decision_path": lambda f: f.decision_path(NEW),
     "get_feature_names_out": lambda f: f.get_feature_names_out(),
     "merge": lambda f: f.merge(f),
     "nodes": lambda f: f.nodes(1),

@@ -30,7 +30,8 @@ from dmondrian.estimators import ALGORITHMS
 # rows against the weighted ones. In fixed order weights equal repeats, to the byte:
 # tests/reference and test_whole_weights_equal_repeats below.
 SHUFFLES_ROWS = {
-    "check_sample_weight_equivalence_on_dense_data": "rows are shuffled between the two fits"
+    f"check_sample_weight_equivalence_on_{kind}_data": "rows are shuffled between the two fits"
+    for kind in ("dense", "sparse")
 }
 # Each row of the check's noise is in a cell of its own, which has one class, whatever it weighs.
 GROWN_OUT = {
