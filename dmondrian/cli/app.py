@@ -331,8 +331,8 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="also draw how the mean forecast depends on the N most important columns; loads the "
-        "trees",
+        help="also draw how the mean forecast depends on the N most important columns, and where "
+        "rows lie on them; loads the trees, and reads some of the data if they are there",
     )
     compare = add("compare", "show what differs between runs, and their metrics side by side")
     compare.add_argument("runs", nargs="+", metavar="RUN", help=f"two or more; {_MODEL_HELP}")

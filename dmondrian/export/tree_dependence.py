@@ -21,7 +21,7 @@ Shapes: T trees, m nodes of a tree, g values, s features, k outputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -96,6 +96,14 @@ def partial_dependence(estimator: Any, features: Sequence[int], values: ArrayLik
     return dependence_of(plain_trees(estimator), features, found)
 
 
+class Factor(NamedTuple):
+    """Features that vary together, such as those of a column, and what they may be."""
+
+    features: Sequence[int]  # [s]
+    values: np.ndarray  # float32 [g, s]
+    weights: np.ndarray  # float64 [g], above 0
+
+
 def dependence_of(
     trees: Sequence[PlainTree], features: Sequence[int], values: np.ndarray
 ) -> np.ndarray:
@@ -114,6 +122,35 @@ def dependence_of(
     for tree in trees:
         _add(tree, place, values, total)
     return total / len(trees)
+
+
+def interaction_of(
+    trees: Sequence[PlainTree], first: Factor, second: Factor
+) -> tuple[float, float]:
+    """Return how much two factors act together: a share, and a size in units of the forecast.
+
+    Of the partial dependence on both, over all pairs of their values, the part that is no sum of a
+    function of each: its variance as a share of the whole variance, 0 where the effects add up, and
+    the root of its variance. Both count all outputs together. (Friedman, Popescu, 2008, "Predictive
+    learning via rule ensembles", Annals of Applied Statistics 2, section 8.1, whose H^2 it is where
+    the dependence on one factor is the mean over the other.)
+
+    Parameters
+    ----------
+    trees : sequence of PlainTree
+    first, second : Factor
+        Of different features.
+    """
+    pairs = [(i, j) for i in range(len(first.values)) for j in range(len(second.values))]
+    values = np.array([[*first.values[i], *second.values[j]] for i, j in pairs], np.float32)
+    joint = dependence_of(trees, [*first.features, *second.features], values)
+    joint = joint.reshape(len(first.values), len(second.values), -1)
+    a, b = (each.weights / each.weights.sum() for each in (first, second))
+    of_first, of_second = np.tensordot(joint, b, (1, 0)), np.tensordot(a, joint, (0, 0))
+    mean = a @ of_first
+    rest = joint - of_first[:, None] - of_second[None] + mean
+    whole, own = (float(np.einsum("i,j,ijk->", a, b, each**2)) for each in (joint - mean, rest))
+    return (own / whole if whole > 0.0 else 0.0), own**0.5
 
 
 def _add(tree: PlainTree, place: np.ndarray, values: np.ndarray, total: np.ndarray) -> None:

@@ -1,8 +1,10 @@
 """How forecasts depend on columns: partial dependence of the most important ones, from the trees.
 
-Relies on the trees of a run, which are loaded, and on the encoding of its columns. Promises the
-numbers of :func:`dmondrian.export.partial_dependence` at encoded values of a column, all features
-of the column together.
+Beside it stand where rows lie on each, and which pairs of columns act together.
+
+Relies on the trees of a run, which are loaded, on the encoding of its columns, and on its data,
+where these are still there. Promises the numbers of :func:`dmondrian.export.partial_dependence` at
+encoded values of a column, all features of the column together.
 
 Shapes: g values, k outputs.
 """
@@ -19,10 +21,12 @@ import numpy as np
 import pyarrow as pa
 from markupsafe import Markup
 
+from dmondrian._text.wording import counted
 from dmondrian.data import Column, Schema
 from dmondrian.data.encode import encode_features
 from dmondrian.errors import ParameterError
-from dmondrian.report.charts import Line, bar_chart, line_chart, shortened
+from dmondrian.report.charts import Line, bar_chart, histogram_chart, line_chart, shortened
+from dmondrian.report.column_spread import RowsRead, read_some, shares_of_bins
 from dmondrian.report.facts import Facts
 from dmondrian.report.number_format import metric, number, percent
 from dmondrian.report.rendering import Figure, render
@@ -31,6 +35,10 @@ _POINTS = 33  # of a column of numbers, whose range they cut evenly
 _MOST_WHOLE = 64  # whole numbers that are all shown
 _MOST_LEVELS = 15
 _MOST_CLASSES = 4  # in a chart: the page has as many colours
+_BINS = 25  # of a column of numbers
+_MOST_PAIRED = 6  # columns of which all pairs are looked at
+_PAIR_VALUES = 8  # of a column there
+_LEAST_TOGETHER = 0.02  # of the variance of the dependence on both, for a pair to be shown
 _YEARS = 253_402_300_800  # seconds from 1970 to the year 10000
 
 
@@ -41,44 +49,144 @@ class Dependence(NamedTuple):
     values: list[Any]  # numbers, microseconds or levels
     means: np.ndarray  # float64 [g, k]
     missing: np.ndarray | None  # float64 [k], where the column is null, if it was in training
+    ends: list[float]  # of the bins of its range; none of levels
+    shares: np.ndarray | None  # float64, of rows, by bin or by value; None where it is not known
 
 
-def find_dependence(facts: Facts, n_columns: int) -> tuple[list[Dependence], str]:
+class Pair(NamedTuple):
+    """Two columns that act together."""
+
+    names: tuple[str, str]
+    share: float  # of the variance of the dependence on both that is no sum of one of each
+    size: float  # the root of that variance, in units of the forecast
+
+
+class Dependences(NamedTuple):
+    """What is found of the most important columns."""
+
+    columns: list[Dependence]
+    pairs: list[Pair]  # the largest first
+    rows: str  # whose shares are shown, in words, or why there are none
+
+
+def find_dependence(facts: Facts, n_columns: int) -> tuple[Dependences, str]:
     """Return the dependence on the most important columns, or why it cannot be had."""
     schema = facts.schema
     if schema is None:
-        return [], (
+        return _NONE, (
             "the run was fitted on arrays; dmondrian.export.partial_dependence takes the estimator"
         )
     if facts.manifest is None:
-        return [], "there is no checkpoint yet"
+        return _NONE, "there is no checkpoint yet"
     if facts.no_importances is not None:
-        return [], f"the columns have no importances: {facts.no_importances}"
+        return _NONE, f"the columns have no importances: {facts.no_importances}"
     if str(facts.run_json.get("algorithm")).startswith("generalized"):
-        return [], "the trees of a generalised forest add up on the scale of its loss alone"
+        return _NONE, "the trees of a generalised forest add up on the scale of its loss alone"
     from dmondrian.estimators.load import load_estimator  # what follows loads Numba
     from dmondrian.export.plain_trees import plain_trees
-    from dmondrian.export.tree_dependence import dependence_of
+    from dmondrian.export.tree_dependence import Factor, dependence_of, interaction_of
 
+    estimator = load_estimator(facts.name)
     try:
-        trees = plain_trees(load_estimator(facts.name))
+        trees = plain_trees(estimator)
     except ParameterError as error:
-        return [], str(error)
+        return _NONE, str(error)
     places, start = {}, 0
     for column in schema.columns:
         places[column.name] = column, list(range(start, start + column.width))
         start += column.width
-    found = []
-    for name, share in facts.importances[:n_columns]:
-        column, features = places[name]
+    chosen = [places[name] for name, share in facts.importances[:n_columns] if share > 0.0]
+    asked = [feature for _, features in chosen for feature in features]
+    rows = read_some(facts.plan, facts.manifest.position, asked)
+    found, factors, start = [], [], 0
+    for column, features in chosen:
+        own = rows.X[:, start : start + len(features)]
+        start += len(features)
         values = values_of(column)
-        if share > 0.0 and values:
+        if values:
             means = dependence_of(trees, features, encoded(schema, column, values))
             missing = None
             if column.has_nulls:
                 missing = dependence_of(trees, features, encoded(schema, column, [None]))[0]
-            found.append(Dependence(column, values, means, missing))
-    return found, "" if found else "no split is worth anything yet"
+            ends, shares = spread_of(column, values, own)
+            found.append(Dependence(column, values, means, missing, ends, shares))
+            some, weights = _of_pairs(values, ends, shares)
+            factors.append(Factor(features, encoded(schema, column, some), weights))
+    most = min(len(found), _MOST_PAIRED)
+    if trees[0].value.shape[1] == 2:  # what one class gains the other loses
+        trees = [tree._replace(value=tree.value[:, 1:]) for tree in trees]
+    pairs = [
+        Pair(
+            (found[i].column.name, found[j].column.name),
+            *interaction_of(trees, factors[i], factors[j]),
+        )
+        for j in range(most)
+        for i in range(j)
+    ]
+    pairs = [pair for pair in pairs if pair.share >= _LEAST_TOGETHER]
+    pairs.sort(key=lambda pair: -pair.size)
+    return (
+        Dependences(found, pairs, _in_rows(rows)),
+        "" if found else "no split is worth anything yet",
+    )
+
+
+def _in_rows(rows: RowsRead) -> str:
+    """Return whose shares are shown."""
+    if rows.reason:
+        return f"Where rows lie is not shown: {rows.reason}."
+    which = "all rows learned" if rows.are_all else "rows in parts spread evenly over those learned"
+    return f"Shares of rows are of {counted(len(rows.X), 'row')}: {which}."
+
+
+_NONE = Dependences([], [], "")
+
+
+def spread_of(
+    column: Column, values: Sequence[Any], X: np.ndarray
+) -> tuple[list[float], np.ndarray | None]:
+    """Return ends of bins and the shares of rows in them, those without nulls.
+
+    Of a category there are no bins, but the shares of its ``values``, of all rows; of a time whose
+    date is no feature nothing is known.
+
+    Parameters
+    ----------
+    column : Column
+    values : sequence
+        That are shown.
+    X : float32 [n, width]
+        Encoded rows; none where they cannot be read.
+    """
+    if column.kind == "category":
+        return [], (X[:, : len(values)] > 0.0).mean(axis=0) if len(X) else None
+    assert column.lower is not None  # of values that are shown
+    assert column.upper is not None
+    ends = np.linspace(column.lower, column.upper, _BINS + 1).tolist()
+    part = next((k for k, part in enumerate(column.parts) if part in ("value", "linear")), None)
+    if column.has_nulls:
+        X = X[X[:, -1] == 0.0]
+    return ends, None if part is None or not len(X) else shares_of_bins(X[:, part], _BINS)
+
+
+def _of_pairs(
+    values: Sequence[Any], ends: Sequence[float], shares: np.ndarray | None
+) -> tuple[list[Any], np.ndarray]:
+    """Return a few values of a column and the rows that they stand for."""
+    if not ends and shares is not None:
+        best = np.sort(np.argsort(-shares, kind="stable")[:_PAIR_VALUES])
+        kept = [k for k in best.tolist() if shares[k] > 0.0]
+        if kept:
+            return [values[k] for k in kept], shares[kept]
+    if not ends or shares is None or shares.sum() <= 0.0:
+        places = np.unique(np.linspace(0, len(values) - 1, _PAIR_VALUES).astype(int))
+        return [values[k] for k in places], np.ones(len(places))
+    # The middles of so many parts of equal shares, and the shown values that are next to them.
+    reached = np.concatenate([[0.0], np.cumsum(shares) / shares.sum()])
+    middles = np.interp((np.arange(_PAIR_VALUES) + 0.5) / _PAIR_VALUES, reached, ends)
+    nearest = np.abs(np.asarray(values, np.float64)[:, None] - middles).argmin(axis=0)
+    places, counts = np.unique(nearest, return_counts=True)
+    return [values[k] for k in places], counts.astype(np.float64)
 
 
 def values_of(column: Column) -> list[Any]:
@@ -110,7 +218,7 @@ def dependence(facts: Facts) -> Markup:
     """Draw the dependence of forecasts on columns, where it was asked for."""
     if facts.dependence is None:
         return Markup()
-    found, reason = facts.dependence
+    (found, pairs, rows_in_words), reason = facts.dependence
     classes = [str(label) for label in facts.run_json.get("classes") or []]
     places = _shown_classes(found, classes)
     what = _in_words(classes, places)
@@ -130,6 +238,7 @@ def dependence(facts: Facts) -> Markup:
             missing.append((one.column.name, means))
         if one.column.kind != "category":
             figures.append(_line_figure(one, lines, what, form if classes else number))
+            figures += _histogram(one)
         elif len(places) == 1 and float(one.means[:, places].min()) >= 0.0:
             (values,) = lines.values()
             figures.append(
@@ -139,9 +248,30 @@ def dependence(facts: Facts) -> Markup:
             rows = [(level, *(form(values[i]) for values in lines.values()))
                     for i, level in enumerate(one.values)]  # fmt: skip
             tables.append((name, ("level", *lines), rows))
+        if one.column.kind == "category" and one.shares is not None:
+            bars = list(zip(one.values, one.shares.tolist(), strict=True))
+            figures.append(Figure(f"{name}: {_OF_ROWS}", bar_chart(bars, percent)))
+    together = [
+        (" and ".join(pair.names), percent(pair.share), metric(pair.size)) for pair in pairs
+    ]
     return render(
-        "dependence.html", reason=reason, what=what, figures=figures, tables=tables, missing=missing
-    )
+        "dependence.html", reason=reason, what=what, figures=figures, tables=tables,
+        missing=missing, together=together, n_paired=min(len(found), _MOST_PAIRED),
+        rows_in_words=rows_in_words,
+    )  # fmt: skip
+
+
+_OF_ROWS = "shares of rows"
+
+
+def _histogram(one: Dependence) -> list[Figure]:
+    """Return where rows lie on a column of numbers or times, if it is known."""
+    if one.shares is None:
+        return []
+    bars = list(zip(one.ends, one.ends[1:], one.shares.tolist(), strict=False))
+    x_form = _date if one.column.kind == "time" else number
+    chart = histogram_chart(bars, shortened([one.column.name], 40)[0], x_form)
+    return [Figure(f"{one.column.name}: {_OF_ROWS}", chart)]
 
 
 def _shown_classes(found: Sequence[Dependence], classes: Sequence[str]) -> list[int]:

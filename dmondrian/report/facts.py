@@ -7,7 +7,7 @@ run does not have is None or empty, and the page states it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ class Facts:
     importances: list[tuple[str, float]] = field(default_factory=list)  # by column, largest first
     no_importances: str | None = None  # why there are none
     # of forecasts on columns, or why there is none; None where it was not asked for
-    dependence: tuple[Sequence[Any], str] | None = None
+    dependence: tuple[Any, str] | None = None
     growth: list[tuple[int, int, int]] = field(default_factory=list)  # rows, nodes, bytes stored
     holders: list[Holder] = field(default_factory=list)  # attempts, in order
     alerts: list[dict[str, Any]] = field(default_factory=list)  # raised last

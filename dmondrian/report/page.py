@@ -47,8 +47,9 @@ def write_report(
         The file to write.
     partial_dependence : int, default=0
         Columns, the most important ones, of which the page draws how the mean forecast depends on
-        them: see :func:`dmondrian.export.partial_dependence`. More than 0 loads the trees, which
-        the rest of the page does not read.
+        them: see :func:`dmondrian.export.partial_dependence`. More than 0 loads the trees, and
+        reads a million rows of the data at most, where these are still there; the rest of the page
+        reads neither.
 
     Returns
     -------

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dmondrian import AMFClassifier, ParameterError, load
+from dmondrian import AMFClassifier, AMFRegressor, ParameterError, load
 from dmondrian.distributed import TrainedRun, train
 from dmondrian.export import partial_dependence
 from dmondrian.frames import FrameModel
-from dmondrian.report import write_report
+from dmondrian.report import column_spread, write_report
 from dmondrian.report.column_dependence import find_dependence, values_of
+from dmondrian.report.column_spread import read_some
 from dmondrian.report.facts import gather
 from dmondrian.report.sections import inputs
 from tests.cli.command import call
@@ -47,7 +48,7 @@ def product(client, tmp_path_factory) -> tuple[TrainedRun, pa.Table]:
 def test_it_is_the_mean_prediction_of_rows_with_the_column_set(product) -> None:
     run, table = product
     model = FrameModel(run.run_url)
-    found, reason = find_dependence(gather(run.run_url), 10)
+    (found, *_), reason = find_dependence(gather(run.run_url), 10)
     assert reason == ""
     assert {one.column.name for one in found} == {"kind", "x", "when", "n"}
 
@@ -75,6 +76,50 @@ def test_it_is_the_mean_prediction_of_rows_with_the_column_set(product) -> None:
     assert max(np.ptp(one.means, axis=0).max() for one in found) > 0.1
 
 
+def test_shares_of_rows_are_those_of_the_data(product) -> None:
+    run, table = product
+    (found, _, rows), _ = find_dependence(gather(run.run_url), 10)
+    assert rows == "Shares of rows are of 108 rows: all rows learned."
+    for one in found:
+        column = table[one.column.name].drop_null()
+        if one.column.name == "kind":
+            counts = {pair["values"]: pair["counts"] for pair in column.value_counts().to_pylist()}
+            expected = [counts[level] / len(table) for level in one.values]
+        else:
+            kind = pa.int64() if one.column.name == "when" else pa.float64()
+            numbers = column.cast(kind).to_numpy().astype(np.float64)
+            expected = np.histogram(numbers, one.ends)[0] / len(column)
+        np.testing.assert_allclose(one.shares, expected, rtol=1e-12)
+
+
+def test_rows_are_read_in_parts_spread_over_those_learned(classified, monkeypatch) -> None:
+    plan = classified.plan
+    whole = read_some(plan, plan.n_rows, [0])
+    assert whole.are_all
+    assert len(whole.X) == plan.n_rows
+    first = read_some(plan, 100, [0])
+    assert np.array_equal(first.X, whole.X[:100])
+    monkeypatch.setattr(column_spread, "_MOST_PARTS", 2)
+    blocks = plan.blocks
+    assert len(blocks) > 2
+    some = read_some(plan, plan.n_rows, [0])
+    assert not some.are_all
+    ends = [*range(blocks[0].rows), *range(blocks[-1].position, plan.n_rows)]
+    assert np.array_equal(some.X, whole.X[ends])
+
+
+def test_rows_that_are_gone_are_not_shown(client, tmp_path) -> None:
+    table = pa.table({"x": [0.0, 1.0] * 20, "y": ["a", "b"] * 20})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    forest = AMFClassifier(2, random_state=0)
+    run = train(forest, tmp_path / "rows.parquet", target="y", run=tmp_path / "run", client=client)
+    (tmp_path / "rows.parquet").unlink()
+    text = write_report(run.run_url, tmp_path / "page.html", partial_dependence=1).read_text()
+    assert "Where rows lie is not shown: the data cannot be read again: " in text
+    assert "<figcaption>x<" in text
+    assert "shares of rows" not in text
+
+
 def test_the_page_has_shares_of_missing_values(product, tmp_path) -> None:
     run, _ = product
     text = write_report(run.run_url, tmp_path / "page.html").read_text()
@@ -98,16 +143,17 @@ def test_the_page_draws_it_where_it_is_asked_for(product, of_numbers, tmp_path) 
     assert "Partial dependence" not in write_report(run.run_url, page).read_text()
     text = write_report(run.run_url, page, partial_dependence=3).read_text()
     assert "<h2>Partial dependence</h2>" in text
-    found, _ = find_dependence(gather(run.run_url), 3)
+    (found, *_), _ = find_dependence(gather(run.run_url), 3)
     assert len(found) == 3
     for one in found:
+        assert f"<figcaption>{one.column.name}: shares of rows<" in text
         title = "<figcaption>{}<" if one.column.kind != "category" else "<h3>{}<"
         assert title.format(one.column.name) in text
     call("report", of_numbers.run_url, "-o", page, "--partial-dependence", "1")
     text = page.read_text()
     assert "Mean forecast at values of a column" in text
     estimator = load(of_numbers.run_url)
-    (one,), _ = find_dependence(gather(of_numbers.run_url), 1)
+    ((one,), *_), _ = find_dependence(gather(of_numbers.run_url), 1)
     feature = estimator.feature_names_in_.tolist().index(one.column.name)
     low, high = one.column.lower, one.column.upper
     places = [[(value - low) / (high - low)] for value in one.values]
@@ -125,7 +171,7 @@ def test_a_run_that_has_none_gives_the_reason(kernel, density, tmp_path) -> None
     reasons[str(tmp_path / "m")] = "fitted on arrays"
     for url, reason in reasons.items():
         found, why = find_dependence(gather(url), 3)
-        assert found == []
+        assert found == ([], [], "")
         assert reason in why
         text = write_report(url, tmp_path / "page.html", partial_dependence=3).read_text()
         assert f"There is none: {why[:30]}" in text
@@ -139,3 +185,27 @@ def test_values_of_a_column_are_of_its_range(classified) -> None:
     gains = values_of(columns["capital-gain"])
     assert (len(gains), gains[0], gains[-1]) == (33, 0.0, columns["capital-gain"].upper)
     assert values_of(columns["sex"]) == ["Female", "Male"]
+
+
+def test_columns_that_act_together_are_named(client, tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.random((3000, 4)).round(3)
+    y = 1.0 * ((X[:, 0] > 0.5) != (X[:, 1] > 0.5)) + 1.5 * X[:, 2]
+    names = ["one", "other", "alone", "noise"]
+    table = pa.table({name: X[:, j] for j, name in enumerate(names)} | {"y": y})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    run = train(
+        AMFRegressor(10, random_state=0), tmp_path / "rows.parquet", target="y",
+        run=tmp_path / "run", client=client,
+    )  # fmt: skip
+    (found, pairs, _), _ = find_dependence(gather(run.run_url), 4)
+    assert len(found) == 4
+    assert set(pairs[0].names) == {"one", "other"}
+    assert pairs[0].share > 0.8
+    assert pairs[0].size > 0.2
+    assert all(pair.size < 0.2 * pairs[0].size for pair in pairs[1:])
+    text = write_report(run.run_url, tmp_path / "page.html", partial_dependence=4).read_text()
+    assert "<h3>Columns that act together</h3>" in text
+    assert f"<td>{' and '.join(pairs[0].names)}</td>" in text
+    text = write_report(run.run_url, tmp_path / "page.html", partial_dependence=1).read_text()
+    assert "act together" not in text
