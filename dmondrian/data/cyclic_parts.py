@@ -27,8 +27,8 @@ FIRST_WEEKDAY = 3  # 1970-01-01 was a Thursday; Monday is 0
 CENTRE = 0.25  # of the circle
 _TERMS = 8  # of the series, up to an eighth of a turn: what is left out is below 1e-17
 # Of sin(x) / (2 x) and (1 - cos(x)) / (2 x^2), by powers of x^2, the highest first.
-_SINE = [0.5 * (-1) ** k / factorial(2 * k + 1) for k in reversed(range(_TERMS))]
-_RISE = [0.5 * (-1) ** k / factorial(2 * k + 2) for k in reversed(range(_TERMS))]
+SINE = [0.5 * (-1) ** k / factorial(2 * k + 1) for k in reversed(range(_TERMS))]
+RISE = [0.5 * (-1) ** k / factorial(2 * k + 2) for k in reversed(range(_TERMS))]
 
 
 def cyclic_part(part: str, micros: IntArray) -> FloatArray:
@@ -60,7 +60,7 @@ def on_circle(place: IntArray, turn: IntArray | int, is_cosine: bool) -> FloatAr
     quarter = (8 * place + turn) // (2 * turn)  # the nearest multiple of a quarter of a turn
     x = (4 * place - quarter * turn) / np.float64(turn) * (0.5 * pi)  # the rest of the angle
     square = x * x
-    half_sine, rise = x * _horner(_SINE, square), square * _horner(_RISE, square)
+    half_sine, rise = x * _horner(SINE, square), square * _horner(RISE, square)
     quarter = (quarter + int(is_cosine)) % 4
     found: FloatArray = np.where(
         quarter % 2 == 1,

@@ -21,8 +21,6 @@ from dmondrian.data.cyclic_parts import cyclic_part, on_circle
 from dmondrian.data.encode import encode_features
 from dmondrian.data.schema import CYCLIC_PARTS, Column
 from dmondrian.errors import ParameterError, SchemaError
-from dmondrian.export.graph import Graph
-from dmondrian.export.onnx_encoding import add_columns
 from tests.reference import circles
 
 from .conftest import Write
@@ -159,9 +157,3 @@ def test_what_is_no_time_is_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         make_plan(write({"c": MOMENTS, "n": range(6)}), **given)
-
-
-def test_onnx_takes_them_encoded(write: Write) -> None:
-    schema = make_plan(write({"c": MOMENTS}), cyclic=["c"]).schema
-    with pytest.raises(ParameterError, match=r"cyclic parts of the time 'c'.*columns=False"):
-        add_columns(Graph(), schema)

@@ -13,6 +13,7 @@ import pytest
 from dmondrian import AMFClassifier, ParameterError
 from dmondrian.data import Column, Schema, make_plan, read_block
 from dmondrian.data.encode import encode_features
+from dmondrian.data.schema import CYCLIC_PARTS
 from dmondrian.distributed import train
 from dmondrian.export.graph import Graph
 from dmondrian.export.onnx_encoding import add_columns
@@ -84,6 +85,21 @@ def test_features_are_those_of_the_run(tmp_path: Path, columns) -> None:
         feed[name] = np.array(texts, object)[:, None]
     wanted = np.concatenate([read_block(plan, block).X for block in plan.blocks])
     np.testing.assert_array_equal(features(plan.schema, feed), wanted)
+
+
+def test_points_of_circles_are_those_of_the_run(columns) -> None:
+    parts = tuple(part for pair in CYCLIC_PARTS.values() for part in pair)
+    column = Column("t", "time", "timestamp[us]", 0, 1, parts, has_nulls=True)
+    day = 86_400_000_000
+    years, dates = (1600, 1899, 1900, 1904, 2000, 2023, 2024, 2100), ("01-01", "02-28", "12-31")
+    firsts = [np.datetime64(f"{year}-{date}", "us") for year in years for date in dates]
+    ends = [int(each.astype(np.int64)) + by for each in firsts for by in (0, -1, day, day - 1)]
+    times = [*columns["time"], *ends, *(day * k // 8 for k in range(17))]
+    feed = {"t": np.array([NAT if t is None else t for t in times])[:, None]}
+    values = pa.array(times, pa.timestamp("us"))
+    wanted = encode_features(Schema((column,)), {"t": values}, len(times), {}, str)
+    assert wanted.shape[1] == 7
+    np.testing.assert_array_equal(features(Schema((column,)), feed), wanted)
 
 
 def test_infinite_numbers_and_spans_beyond_float64() -> None:
