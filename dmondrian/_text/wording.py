@@ -10,6 +10,10 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 _ESCAPES |= {9: "\\t", 10: "\\n", 13: "\\r"} | {code: f"\\u{code:x}" for code in _ENDS}
 
 
+NOTED = {"is_remark": True}
+"""Marks a log record that may also come as a warning, so that it is shown once."""
+
+
 def counted(number: int, what: str, plural: str | None = None) -> str:
     """Return a number and what it counts: "1 row", "2,000 rows", "2 classes"."""
     return f"{number:,} {what if number == 1 else plural or f'{what}s'}"

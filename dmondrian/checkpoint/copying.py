@@ -19,7 +19,7 @@ from dmondrian.checkpoint.kept_shares import names_of
 from dmondrian.checkpoint.opening import RUN_NAME
 from dmondrian.checkpoint.parts import Pieces, part_folder, pieces, tree_range
 from dmondrian.checkpoint.run import BLOBS, Run
-from dmondrian.checkpoint.stream import BATCHES, FOLDER, PLACES_NAME, PLAN_NAME
+from dmondrian.checkpoint.stream import BATCHES, FOLDER, LAGS, PLACES_NAME, PLAN_NAME
 from dmondrian.errors import FencedError, ParameterError, StoreError
 from dmondrian.store import Store, open_store
 
@@ -106,10 +106,30 @@ def copied_pieces(run: Run) -> Pieces:
 def beside_shards(run: Run) -> Iterator[tuple[str, _Read]]:
     """Yield names of what a copy of a run has beside its shards and manifest, and what reads it."""
     batches = sorted(run.store.list(BATCHES))[-1:]  # it has the position of the source
+    lags = _lagged(run)
     plans, shares = run.store.list(FOLDER), names_of(run)
-    for name in (PLAN_NAME, PLACES_NAME, *plans, *batches, *shares, HELD_OUT_NAME, RUN_NAME):
+    for name in (PLAN_NAME, PLACES_NAME, *plans, *batches, *lags, *shares, HELD_OUT_NAME, RUN_NAME):
         if run.store.exists(name):  # a saved model has no plan, many runs no held-out data
             yield name, partial(run.store.get, name)
+
+
+def _lagged(run: Run) -> list[str]:
+    """Return the files with lags that a copy has: those it needs to go on, and what lags need."""
+    manifests = run.manifests()
+    learned = (manifests[-1] if manifests else 0) if run.position is None else run.position
+    names = sorted(run.store.list(LAGS))
+    rows = [name for name in names if name.count("/") == 1]
+    states = [name for name in names if name.startswith(f"{LAGS}/_state/")]
+    if states:  # the newest state, and all rows behind it
+        learned = min(learned, _position(states[-1]))
+    begin = max((n for n, name in enumerate(rows) if _position(name) <= learned), default=0)
+    listings = [name for name in names if name.startswith(f"{LAGS}/_source/")]
+    return [*rows[begin:], *states[-1:], *listings]
+
+
+def _position(name: str) -> int:
+    """Return the position in the name of a file."""
+    return int(name.rpartition("/")[2].partition(".")[0])
 
 
 def _objects(found: Pieces) -> Iterator[tuple[str, _Read]]:

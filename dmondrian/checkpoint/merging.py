@@ -64,6 +64,12 @@ def merge(
             raise CheckpointError(
                 f"{part.url} is not finished: finish `dmondrian grow`, or delete it"
             )
+    if lagged := [run for run in sources if run.run_json.get("lags") is not None]:
+        raise ParameterError(
+            f"{lagged[0].url} has lags, and each run writes its rows with them into a folder of "
+            "its own: such runs have no stream in common. Train one run of all trees, or add trees "
+            "to one of them with `dmondrian grow`"
+        )
     _check_alike(sources)
     if learns_jointly(sources[0].run_json["parameters"]):
         raise ParameterError(

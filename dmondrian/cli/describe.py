@@ -57,6 +57,10 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
     if facts["data"] is not None:
         files = f"{counted(facts['data']['rows'], 'row')} in {_files(facts['data']['files'])}"
         rows.insert(2, ("data", files))
+    if facts["lags"] is not None:
+        from dmondrian.data.lag_settings import in_words
+
+        rows.insert(3 if facts["data"] is not None else 2, ("lags", in_words(facts["lags"])))
     if facts["trained"] is not None:
         rows.insert(2, ("trained", _when(facts["trained"])))
     if facts["created_by"]:
@@ -186,6 +190,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "waiting": None if rows is None else rows["waiting"],
         "final": manifest.final,
         "target": stored.get("target"),
+        "lags": stored.get("lags"),
         "mixes_boosted_sets": mixes_boosted_sets(trees.parameters),
         "features": trees.parameters["n_features"],
         "classes": stored.get("classes"),

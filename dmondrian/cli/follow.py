@@ -13,7 +13,13 @@ from typing import Any
 
 from dmondrian._text.wording import counted
 from dmondrian.cli.found_settings import with_found
-from dmondrian.cli.job import build_estimator, check_amounts, metrics_options, read_job
+from dmondrian.cli.job import (
+    build_estimator,
+    check_amounts,
+    check_lags,
+    metrics_options,
+    read_job,
+)
 from dmondrian.cli.output import Output
 from dmondrian.cli.train import cluster_of
 
@@ -23,6 +29,7 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
     job = with_found(read_job(arguments.job, arguments.overrides), output)
     estimator = build_estimator(job)
     check_amounts(job)
+    check_lags(job, estimator)
     from dmondrian import distributed
 
     options = {key: value for key, value in (job.run | job.data).items() if key != "path"}
@@ -86,6 +93,7 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
                 progress=output.follow,
                 validation=job.validation,
                 alerts=job.alerts,
+                lags=job.lags,
                 **metrics_options(job, arguments.metrics_port),
                 **options,
                 **cluster,

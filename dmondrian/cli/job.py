@@ -103,6 +103,7 @@ class Job:
     validation: Any = None  # held-out data
     alerts: dict[str, Any] | None = None
     labels: dict[str, Any] | None = None
+    lags: dict[str, Any] | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] | None = None
 
@@ -153,6 +154,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
         score=tables.get("score"),
         follow=tables.get("follow", {}),
         labels=tables.get("labels"),
+        lags=tables.get("lags"),
         source=source,
         validation=tables.get("validation", {}).get("path"),
         alerts=tables.get("alerts"),
@@ -211,6 +213,32 @@ def metrics_options(job: Job, port: int | None) -> dict[str, Any]:
     """Return where metrics are served, as keyword arguments; a port of the command wins."""
     found = {f"metrics_{name}": value for name, value in job.metrics.items()}
     return found if port is None else {**found, "metrics_port": port}
+
+
+def check_lags(job: Job, estimator: Any) -> None:
+    """Check that ``[lags]`` goes with the rest of a job.
+
+    Raises
+    ------
+    JobError
+        With the line.
+    """
+    if job.lags is None:
+        return
+    from dmondrian.data.lag_settings import checked_lags
+    from dmondrian.distributed.training.lagged_data import WHY
+
+    given = {"labels": job.labels, "validation": job.validation}
+    for table in (name for name, value in given.items() if value is not None):
+        place = job.source.place_of_table(table)
+        raise JobError(f"{place}: [{table}] does not go with [lags]: {WHY[table]}")
+    try:
+        checked_lags(job.lags, job.data.get("target"), getattr(estimator, "delay", 1))
+    except ParameterError as error:
+        name = re.split(r"\W", str(error), maxsplit=1)[0]
+        place = job.source.place("lags", name) if name in job.lags else ""
+        place = place or job.source.place_of_table("lags")
+        raise JobError(f"{place}: [lags] {in_toml(str(error))}") from error
 
 
 def check_amounts(job: Job) -> None:
@@ -450,6 +478,7 @@ def _mistake(key: Key, value: Any) -> str:
         "strings": _are_strings(value),
         "paths": isinstance(value, str) or (_are_strings(value) and len(value) > 0),
         "labels": isinstance(value, list) and all(isinstance(v, (str, int)) for v in value),
+        "counts": _are_counts(value if isinstance(value, list) else [value]),
     }[key.kind]
     if not fits:
         return f"expected {KINDS[key.kind]}, got {_shown(value)}"
@@ -468,6 +497,11 @@ def _mistake(key: Key, value: Any) -> str:
 
 def _are_strings(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _are_counts(values: list[Any]) -> bool:
+    are = (isinstance(one, int) and not isinstance(one, bool) and one >= 1 for one in values)
+    return bool(values) and all(are)
 
 
 def _refusal(estimator: type, name: str, value: Any) -> str:

@@ -29,6 +29,7 @@ KINDS: dict[str, str] = {
     "strings": "a list of strings",
     "paths": "a string or a list of strings",
     "labels": "a list of strings, integers or booleans",
+    "counts": "an integer of at least 1 or a list of such integers",
 }
 
 TABLES: dict[str, dict[str, Key]] = {
@@ -67,6 +68,17 @@ TABLES: dict[str, dict[str, Key]] = {
             "string", 'rows without a target: "error" or "drop"', choices=("error", "drop")
         ),
         "classes": Key("labels", "all labels that may come, where the data lack some"),
+    },
+    "lags": {
+        "columns": Key(
+            "paths", "columns whose earlier values are columns of later rows", required=True
+        ),
+        "lags": Key("counts", "how many rows of the key to go back (1)"),
+        "key": Key("string", "the column that names the series of a row; else all are one"),
+        "differences": Key("boolean", "differences of numbers from each lag too (true)"),
+        "n_rows": Key(
+            "integer", "age in rows at which a value is forgotten (1,000,000)", minimum=1
+        ),
     },
     "run": {
         "path": Key("string", "run folder or URL: checkpoints and the model", required=True),

@@ -19,6 +19,13 @@ KEYS: dict[str, dict[str, tuple[str, ...]]] = {
         "weight": ("weights", "sample_weight", "sample_weights", "weight_column"),
         "seed": ("random_state", *_SEEDS),
     },
+    "lags": {
+        "columns": ("column", "features", "variables"),
+        "lags": ("lag", "shifts", "shift", "periods"),
+        "key": ("group", "groupby", "by", "id", "group_by"),
+        "differences": ("difference", "diff", "diffs"),
+        "n_rows": ("rows", "window", "max_rows"),
+    },
     "forest": {
         "algorithm": ("model", "estimator", "type", "kind", "name"),
         "n_estimators": _TREES,

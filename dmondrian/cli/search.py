@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from dmondrian._text.wording import counted
 from dmondrian.cli.found_settings import check_of_search, combinations, estimator_of
-from dmondrian.cli.job import check_amounts, read_job
+from dmondrian.cli.job import check_amounts, check_lags, read_job
 from dmondrian.cli.output import Output, candidates_table, written
 from dmondrian.cli.train import cluster_of, run_job
 from dmondrian.errors import JobError
@@ -26,6 +26,8 @@ def search(arguments: argparse.Namespace, output: Output) -> int:
     settings = list(combinations(job))
     estimators = [estimator_of(job, one) for one in settings]
     check_amounts(job)
+    for one in estimators:
+        check_lags(job, one)
     least = min(one.n_estimators for one in estimators)
     if job.run.get("n_shards", 1) > least:
         raise JobError(
@@ -39,10 +41,16 @@ def search(arguments: argparse.Namespace, output: Output) -> int:
     url = f"{str(job.run['path']).rstrip('/')}/{FOLDER}"
     options = {key: value for key, value in job.data.items() if key not in _PLAN_KEYS}
     asked = job.search or {}
+    data = job.data["path"]
+    if job.lags is not None:  # in the run's folder, where training finds them
+        from dmondrian.distributed.training.lagged_data import write_lags
+
+        target, time = job.data["target"], job.data.get("time")
+        data = write_lags(job.run["path"], job.lags, data, target, time)
     with cluster_of(job) as cluster:
         found = distributed.search(
             estimators,
-            job.data["path"],
+            data,
             target=job.data["target"],
             folder=url,
             **({"rows": asked["rows"]} if "rows" in asked else {}),

@@ -13,7 +13,14 @@ from typing import Any
 
 from dmondrian.cli.cluster import LOCAL, connected
 from dmondrian.cli.found_settings import with_found
-from dmondrian.cli.job import Job, build_estimator, check_amounts, metrics_options, read_job
+from dmondrian.cli.job import (
+    Job,
+    build_estimator,
+    check_amounts,
+    check_lags,
+    metrics_options,
+    read_job,
+)
 from dmondrian.cli.output import Output
 from dmondrian.cli.score import (
     held_out_lines,
@@ -42,6 +49,7 @@ def run_job(job: Job, output: Output, detach: bool = False, metrics_port: int | 
     """Train as a job asks for, score and evaluate; return the exit code."""
     estimator = build_estimator(job)
     check_amounts(job)
+    check_lags(job, estimator)
     from dmondrian import distributed
     from dmondrian.distributed.scoring.preflight import check_readable, check_score_options
 
@@ -57,9 +65,12 @@ def run_job(job: Job, output: Output, detach: bool = False, metrics_port: int | 
             job.data["path"],
             run=job.run["path"],
             progress=output.follow,
-            on_plan=None if wanted is None else lambda plan: check_readable(wanted, plan.schema),
+            on_plan=None
+            if wanted is None
+            else lambda plan: check_readable(wanted, plan.schema, job.lags),
             validation=job.validation,
             alerts=job.alerts,
+            lags=job.lags,
             **metrics_options(job, metrics_port),
             **options,
             **cluster,
@@ -107,6 +118,7 @@ def _detach(
             score=wanted,
             validation=job.validation,
             alerts=job.alerts,
+            lags=job.lags,
             **options,
         )
     output.event("submitted", {"run": url})

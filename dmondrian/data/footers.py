@@ -128,17 +128,21 @@ def open_parquet(
         raise unreadable(uri, error) from error
 
 
-def read_columns(parquet: pq.ParquetFile, uri: str, group: int, names: Sequence[str]) -> pa.Table:
-    """Read columns of a row group.
+def read_columns(
+    parquet: pq.ParquetFile, uri: str, group: int, names: Sequence[str] | None
+) -> pa.Table:
+    """Read columns of a row group, all of them if None.
 
     Raises
     ------
     DataError
         Pages cannot be decoded or have wrong checksums, or the file cannot be read.
     """
-    n_values = parquet.metadata.row_group(group).num_rows * len(names)
+    n_columns = parquet.metadata.num_columns if names is None else len(names)
+    several = parquet.metadata.row_group(group).num_rows * n_columns > FEW_VALUES
+    columns = None if names is None else list(names)
     try:
-        return parquet.read_row_group(group, columns=list(names), use_threads=n_values > FEW_VALUES)
+        return parquet.read_row_group(group, columns=columns, use_threads=several)
     except (pa.ArrowException, OSError) as error:
         raise unreadable(uri, error, f"row group {group}") from error
 

@@ -2,10 +2,10 @@
 
 A lag needs rows that came before, and blocks of a plan are read on their own, by any worker and in
 any order. So lags are made where rows come one after the other, before they are written to the
-numbered files that a run learns (:mod:`dmondrian.data.batch_files`), and are columns like others
-from there on. A run that goes on has its source begin at the first row again, which makes the same
-lags, and compares what comes with what it has; so a source is no function of a position, behind
-which the values before it would be missing.
+files that a run learns (:mod:`dmondrian.data.batch_files`, :mod:`dmondrian.data.lagged_files`), and
+are columns like others from there on. A run of batches that goes on has its source begin at the
+first row again, which makes the same lags, and compares what comes with what it has; so a source is
+no function of a position, behind which the values before it would be missing.
 
 Promises the same columns however the rows are cut into batches, and after any restart: a lag
 depends on the rows alone. Memory holds the last rows of each key, and none that is more than
@@ -45,8 +45,8 @@ class KeyedLags:
     key : str, optional
         Column of whole numbers, texts or times that names the series of a row; without it all rows
         are one series. A row whose key is null has no earlier values and is none.
-    differences : bool
-        Whether numbers also get their difference from each lag.
+    differences : bool or iterable of str
+        Whether numbers also get their difference from each lag; or of which of the columns.
     n_rows : int
         A value that is more than this many rows of the stream old is forgotten: it is null.
 
@@ -68,12 +68,13 @@ class KeyedLags:
         lags: int | Iterable[int] = 1,
         *,
         key: str | None = None,
-        differences: bool = True,
+        differences: bool | Iterable[str] = True,
         n_rows: int = N_ROWS,
     ) -> None:
         self.columns = (columns,) if isinstance(columns, str) else tuple(columns)
         self.lags = (lags,) if isinstance(lags, int) else tuple(lags)
-        self.key, self.differences, self.n_rows = key, differences, n_rows
+        self.key, self.n_rows = key, n_rows
+        self.differences = differences if isinstance(differences, bool) else tuple(differences)
         names = (*self.columns, *(() if key is None else (key,)))
         if not self.columns or not all(isinstance(name, str) for name in names):
             raise ParameterError(f"columns and key must be names of columns, got {names!r}")
@@ -85,8 +86,22 @@ class KeyedLags:
             )
         if len(set(self.lags)) < len(self.lags):
             raise ParameterError(f"lags names a lag twice: {self.lags!r}")
+        of = () if isinstance(self.differences, bool) else self.differences
+        if others := [name for name in of if name not in self.columns]:
+            raise ParameterError(f"differences names {others[0]!r}, which is none of the columns")
         self._came = 0  # rows
         self._held: pa.Table | None = None  # key, number of the row, and columns
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all columns that may be added: only numbers have differences."""
+        pairs = [(name, lag) for name in self.columns for lag in self.lags]
+        lagged = [_lag_name(*pair) for pair in pairs]
+        return (*lagged, *(_difference_name(*p) for p in pairs if self._has_differences(p[0])))
+
+    def pass_over(self, n_rows: int) -> None:
+        """Count rows that came before and are too old for any lag, in place of adding them."""
+        self._came += n_rows
 
     def add(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
         """Return the next rows of the stream with columns of lags and differences.
@@ -98,6 +113,8 @@ class KeyedLags:
         """
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         own = self._series(table)
+        if self._held is not None:  # a column without any value has no type yet
+            self._held, own = _typed(self._held, own), _typed(own, self._held)
         if self._held is not None and not own.schema.equals(self._held.schema):
             raise SchemaError(
                 f"rows have {_types(own)}, and those before had {_types(self._held)}: the columns "
@@ -113,10 +130,10 @@ class KeyedLags:
             for lag in self.lags:
                 places = _earlier(order, codes, numbers, lag, self.n_rows)[n_held:]
                 earlier = values.take(pa.array(places, pa.int64(), mask=places < 0))
-                table = _with_column(table, f"lag_{lag}({name})", earlier)
-                if self.differences and kind_of(values.type)[0] == NUMBER:
+                table = _with_column(table, _lag_name(name, lag), earlier)
+                if self._has_differences(name) and kind_of(values.type)[0] == NUMBER:
                     difference = _difference(values.slice(n_held), earlier)
-                    table = _with_column(table, f"{name}-lag_{lag}({name})", difference)
+                    table = _with_column(table, _difference_name(name, lag), difference)
         self._came += len(own)
         is_held = _is_last(order, codes, max(self.lags), len(series))
         is_held &= numbers > self._came - 1 - self.n_rows
@@ -154,6 +171,10 @@ class KeyedLags:
         lags._came = came
         lags._held = state.replace_schema_metadata() if state.num_columns else None
         return lags
+
+    def _has_differences(self, name: str) -> bool:
+        of = self.differences
+        return of if isinstance(of, bool) else name in of
 
     def _series(self, table: pa.Table) -> pa.Table:
         """Return keys, numbers in the stream, and columns of rows."""
@@ -204,7 +225,7 @@ class LaggedBatches:
         lags: int | Iterable[int] = 1,
         *,
         key: str | None = None,
-        differences: bool = True,
+        differences: bool | Iterable[str] = True,
         n_rows: int = N_ROWS,
     ) -> None:
         if callable(source) or not isinstance(source, Iterable):
@@ -216,7 +237,12 @@ class LaggedBatches:
         self._source = source
         asked = KeyedLags(columns, lags, key=key, differences=differences, n_rows=n_rows)
         self._begin = partial(
-            KeyedLags, asked.columns, asked.lags, key=key, differences=differences, n_rows=n_rows
+            KeyedLags,
+            asked.columns,
+            asked.lags,
+            key=key,
+            differences=asked.differences,
+            n_rows=n_rows,
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -255,6 +281,23 @@ def _is_last(order: np.ndarray, codes: np.ndarray, n: int, n_rows: int) -> np.nd
     has_more[:-n] = codes[n:] == codes[:-n]
     is_last[order[~has_more & (codes >= 0)]] = True
     return is_last
+
+
+def _lag_name(name: str, lag: int) -> str:
+    return f"lag_{lag}({name})"
+
+
+def _difference_name(name: str, lag: int) -> str:
+    return f"{name}-lag_{lag}({name})"
+
+
+def _typed(table: pa.Table, other: pa.Table) -> pa.Table:
+    """Return rows whose columns without a type have those of others."""
+    for place, (field, wanted) in enumerate(zip(table.schema, other.schema, strict=True)):
+        if pa.types.is_null(field.type) and not pa.types.is_null(wanted.type):
+            nulls = pa.chunked_array([pa.nulls(len(table), wanted.type)])
+            table = table.set_column(place, wanted, nulls)
+    return table
 
 
 def _with_column(table: pa.Table, name: str, values: Any) -> pa.Table:

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from dmondrian.data.arrivals import Arrivals, Arrived, State
 from dmondrian.data.footers import open_parquet, read_columns
 from dmondrian.data.source import Source
+from dmondrian.data.tables import without_views
 from dmondrian.errors import DataError, FencedError, ParameterError
 from dmondrian.store import ExistsError, open_store
 
@@ -435,12 +436,7 @@ def _read(uri: str, columns: list[str] | None) -> pa.Table:
     tables = [read_columns(parquet, uri, group, names) for group in groups]
     schema = pa.schema([parquet.schema_arrow.field(name) for name in names])
     table = pa.concat_tables(tables) if tables else schema.empty_table()
-    for place, field in enumerate(table.schema):  # views have no kernel that takes rows of them
-        if pa.types.is_string_view(field.type):
-            table = table.set_column(place, field.name, table[place].cast(pa.large_string()))
-        elif pa.types.is_binary_view(field.type):
-            table = table.set_column(place, field.name, table[place].cast(pa.large_binary()))
-    return table
+    return without_views(table)
 
 
 def _is_null(array: pa.Array) -> np.ndarray:

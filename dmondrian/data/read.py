@@ -300,7 +300,7 @@ def _tables(
 
     def read(part: _Part) -> Columns:
         if part.block.uri not in unchanged:
-            _check_unchanged(part.block)
+            check_unchanged(part.block)
             unchanged.add(part.block.uri)
         return _columns(part, names, texts)
 
@@ -328,7 +328,13 @@ def _tables(
         pool.shutdown(cancel_futures=True)  # waits for running reads
 
 
-def _check_unchanged(block: Block) -> None:
+def check_unchanged(block: Block) -> None:
+    """Refuse to read a file that is not as it was when the plan was made.
+
+    Raises
+    ------
+    PlanError
+    """
     try:
         found = stat_uri(block.uri)
     except OSError as error:

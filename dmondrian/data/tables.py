@@ -1,4 +1,4 @@
-"""Concatenation of the columns of small row groups, so that they are converted together.
+"""Tables of rows that are read: small ones joined, so that they are converted together.
 
 Promises that rows keep their order, that only columns of equal names and types are concatenated,
 and that at most `JOINED_ROWS` rows are buffered.
@@ -64,3 +64,16 @@ def _one_column(columns: Sequence[Column]) -> pa.ChunkedArray:
     whole = pa.chunked_array(arrays, type=columns[0].type)
     # Each file has a dictionary of its own.
     return whole.unify_dictionaries() if pa.types.is_dictionary(whole.type) else whole
+
+
+def without_views(table: pa.Table) -> pa.Table:
+    """Return a table whose texts and bytes are no views: no kernel takes rows of these."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_string_view(field.type):
+            column = table.column(place).cast(pa.large_string())
+        elif pa.types.is_binary_view(field.type):
+            column = table.column(place).cast(pa.large_binary())
+        else:
+            continue
+        table = table.set_column(place, field.with_type(column.type), column)
+    return table

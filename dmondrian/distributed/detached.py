@@ -23,6 +23,7 @@ from dmondrian.distributed.scoring.heartbeat import Heartbeat
 from dmondrian.distributed.scoring.preflight import check_readable, check_score_options
 from dmondrian.distributed.scoring.score import score
 from dmondrian.distributed.training.attempt import attempt_options
+from dmondrian.distributed.training.lagged_data import refuse_with_lags
 from dmondrian.distributed.training.run_setup import IN_MEMORY, prepare_run
 from dmondrian.distributed.training.stage_dask import is_dask
 from dmondrian.distributed.training.train import bring_to_end, checks_of
@@ -48,6 +49,7 @@ class Job:
     score: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of `score`
     validation: Any = None  # held-out data
     alerts: Mapping[str, Any] | None = field(default=None, repr=False)  # a URL may be secret
+    lags: Mapping[str, Any] | None = None
 
 
 def submit(
@@ -66,6 +68,7 @@ def submit(
     score: Mapping[str, Any] | None = None,
     validation: Any = None,
     alerts: Mapping[str, Any] | None = None,
+    lags: Mapping[str, Any] | None = None,
     **plan_options: Any,
 ) -> str:
     """Submit a training job to a cluster and return at once.
@@ -86,6 +89,8 @@ def submit(
         "data" and "out" of :func:`dmondrian.distributed.score`, and "keep", "details", "delta" and
         "memory_limit" if needed, run after training. The data must already exist and have the
         columns of the model.
+    lags : mapping or None
+        As in :func:`dmondrian.distributed.train`; this process writes the rows with them.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -104,19 +109,21 @@ def submit(
         raise ParameterError("a detached job reads Parquet; write the collection first")
     check_paths(data, IN_MEMORY)
     attempt_options(checkpoint_every, window, None, keep)
+    refuse_with_lags(lags, validation=validation)
     if score:
         check_score_options(score)
     url = open_store(run).url
     run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
-    readable = (lambda plan: check_readable(score, plan.schema)) if score else None
+    readable = (lambda plan: check_readable(score, plan.schema, lags)) if score else None
     held_out = None if validation is None else HeldOutData(validation)
     check = checks_of(held_out, Alerts.of(alerts), readable)
     with connected(client):
-        prepare_run(estimator, data, target, url, run_options, plan_options, check)
+        options = run_options, plan_options, check
+        prepare_run(estimator, data, target, url, *options, lags=lags)
         id_ = jobs.hand_over(open_store(url))
         job = Job(
             id_, url, estimator, data, target, run_options, plan_options, checkpoint_every, window,
-            keep, dict(score or {}), validation, alerts,
+            keep, dict(score or {}), validation, alerts, lags,
         )  # fmt: skip
         future = client.submit(conduct, job, key=f"dmondrian-job-{job.id}", pure=False)
         fire_and_forget(future)
@@ -145,7 +152,7 @@ def _conduct(job: Job, store: Store, client: Client) -> None:
     held_out = None if job.validation is None else HeldOutData(job.validation)
     run, plan = prepare_run(
         job.estimator, job.data, job.target, job.run, dict(job.run_options),
-        dict(job.plan_options), checks_of(held_out, options.alerts),
+        dict(job.plan_options), checks_of(held_out, options.alerts), lags=job.lags,
     )  # fmt: skip
     _obey(store, job)  # settings may have taken long to choose
     bring_to_end(run, plan, options, lambda: client, held_out)

@@ -27,6 +27,7 @@ from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.pruning import prune
 from dmondrian.data import Arrivals, Joined, LabelJoin, Plan, gives_batches, stored_plan
 from dmondrian.data.label_join import N_ROWS
+from dmondrian.data.lagged_files import lags_of_run
 from dmondrian.data.make import NoRowsError
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.cluster.alerts import Alerts
@@ -45,6 +46,7 @@ from dmondrian.distributed.training.batch_source import (
     refuse_with_labels,
     rows_to_take,
 )
+from dmondrian.distributed.training.lagged_data import refuse_with_lags
 from dmondrian.distributed.training.run_setup import IN_MEMORY, learned_by_all, prepare_run
 from dmondrian.distributed.training.train import TrainedRun, bring_to_end, checks_of, serve_metrics
 from dmondrian.distributed.training.validation import HeldOutData
@@ -119,6 +121,7 @@ def follow(
     metrics_host: str = HOST,
     n_workers: int | None = None,
     threads: int | None = None,
+    lags: Mapping[str, Any] | None = None,
     **plan_options: Any,
 ) -> TrainedRun | None:
     """Learn the files that come to a place, until asked to end by Ctrl-C or SIGTERM.
@@ -179,6 +182,9 @@ def follow(
         :class:`Learned`.
     on_event, metrics_port, metrics_host
         As in :func:`dmondrian.distributed.train`; the lag behind the newest data is a metric too.
+    lags : mapping or None
+        As in :func:`dmondrian.distributed.train`. Files that are scored get the lags of rows that
+        come behind those that were learned.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -199,6 +205,8 @@ def follow(
     options = attempt_options(checkpoint_every, window, progress)
     options = replace(options, alerts=Alerts.of(alerts), on_event=on_event)
     is_source = gives_batches(data)
+    batches_given = data if is_source else None
+    refuse_with_lags(lags, validation=validation, labels=labels, batches=batches_given)
     if is_source:
         refuse_with_labels(labels)
     else:
@@ -259,7 +267,7 @@ def follow(
                     with _about_joined(joining), about_batches(batches):
                         opened, plan = prepare_run(
                             estimator, data, target, url, run_options, plan_options,
-                            checks_of(held_out, options.alerts), now.files,
+                            checks_of(held_out, options.alerts), now.files, lags, is_asked,
                         )  # fmt: skip
                 except NoRowsError as error:
                     if once:
@@ -422,6 +430,8 @@ def _known(url: str) -> set[str]:
     plan = _plan(url)
     if plan is None:
         return set()
+    if (lagged := lags_of_run(Run.open(url))) is not None:
+        return lagged.known()
     needed = {block.uri for block in plan.blocks_after(learned_by_all(Run.open(url)))}
     return {block.uri for block in plan.blocks} - needed
 

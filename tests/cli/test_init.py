@@ -62,11 +62,12 @@ def test_every_line_that_is_commented_out_is_valid(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     data = written(tmp_path, x=draw.random(N), y=draw.choice(["a", "b"], N))
     text, _ = call("init", data, "--target", "y")
-    is_key = re.compile(r'# (\w+ = (["\[]|true|[0-9])|\[score\])')
+    is_key = re.compile(r'# (\w+ = (["\[]|true|[0-9])|\[(score|lags)\])')
     lines = [line[2:] if is_key.match(line) else line for line in text.splitlines()]
     (tmp_path / "job.toml").write_text("\n".join(lines).replace('"COLUMN"', '"x"'))
     job = read_job(tmp_path / "job.toml")
     assert job.score is not None
+    assert job.lags == {"columns": ["x"], "lags": [1], "key": "x"}
     assert {"exclude", "categorical", "text", "weight", "shuffle", "null_target", "infinite"} < set(
         job.data
     )

@@ -132,6 +132,20 @@ def test_batches_keep_their_offsets() -> None:
     assert found[1] is None
 
 
+def test_some_columns_have_differences_and_one_of_nulls_has_no_type_yet() -> None:
+    for columns in (["price", "sold"], ["sold", "price"]):
+        lags = KeyedLags(columns, differences=["sold"])
+        parts = [lags.add(pa.table({"price": p, "sold": s})) for p, s in
+                 (([None], [1]), ([1.5], [3]), ([None], [None]), ([2.5], [4]))]  # fmt: skip
+        assert [one for part in parts for one in part["lag_1(price)"].to_pylist()] == [
+            None, None, 1.5, None,
+        ]  # fmt: skip
+        found = [one for part in parts for one in part["sold-lag_1(sold)"].to_pylist()]
+        assert found == [None, 2.0, None, None]
+        assert "price-lag_1(price)" not in lags.names
+        assert set(parts[-1].column_names) == {"price", "sold", *lags.names}
+
+
 def test_durations_are_in_seconds_and_keys_may_be_texts() -> None:
     rows = pa.table(
         {"k": pa.array(["a", "b", "a"]), "t": pa.array([1000, 0, 2500], pa.duration("ms"))}
@@ -150,6 +164,7 @@ def test_durations_are_in_seconds_and_keys_may_be_texts() -> None:
         ({"columns": "price", "lags": 0}, "integers of at least 1, got"),
         ({"columns": "price", "lags": [1, 1]}, "names a lag twice"),
         ({"columns": "price", "n_rows": True}, "integers of at least 1, got"),
+        ({"columns": "price", "differences": ["sold"]}, "names 'sold', which is none of the"),
     ],
 )
 def test_settings_out_of_range_are_refused(given: dict[str, Any], words: str) -> None:

@@ -71,6 +71,29 @@ def test_a_job_whose_files_are_all_in_a_bucket(
         assert KEY_ID.encode() not in data
 
 
+def test_a_run_with_lags_in_a_bucket(
+    bucket: str, adult: Path, client: Client, tmp_path: Path
+) -> None:
+    store = open_store(bucket)
+    files = sorted(adult.iterdir())
+    lags = {"columns": "age", "key": "sex"}
+    options = {"target": "income", "client": client, "lags": lags}
+    for file in files:
+        store.put(f"data/{file.name}", file.read_bytes())
+        run = train(forest(n_estimators=2), f"{bucket}/data", run=f"{bucket}/run", **options)
+    here = train(forest(n_estimators=2), files[0], run=tmp_path / "run", **options)
+    here = train(forest(n_estimators=2), files, run=tmp_path / "run", **options)
+    assert digests(run) == digests(here)
+    other = f"{bucket}/data/part-1.parquet"
+    assert evaluate(run.run_url, other, client=client) == evaluate(
+        here.run_url, files[1], client=client
+    )
+    store.put("later/a.parquet", files[0].read_bytes()[:-1] + files[0].read_bytes()[-1:])
+    for _ in range(2):
+        score(run.run_url, f"{bucket}/later", f"{bucket}/scores", client=client)
+    assert not store.list("scores/_lags")
+
+
 def test_runs_and_scores_that_noted_times_of_change_go_on(
     bucket: str, adult: Path, client: Client
 ) -> None:

@@ -21,6 +21,7 @@ from dmondrian.data.chunks import join
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.metrics.progressive import HeldOut, Likelihood
 from dmondrian.distributed.scoring.delay_warning import warn_of_delay
+from dmondrian.distributed.scoring.lagged_rows import with_lags
 from dmondrian.distributed.scoring.learned_rows import count_learned
 from dmondrian.distributed.scoring.memory_plan import parse_limit, row_needs
 from dmondrian.distributed.scoring.model_info import Model, open_model
@@ -108,7 +109,9 @@ def evaluate(
     model_url : str or path
         Run folder or URL; ``@position`` picks a checkpoint.
     data : str, path or sequence of them
-        Parquet files, folders, globs or URLs, with the target if there is one.
+        Parquet files, folders, globs or URLs, with the target if there is one. Of a run with
+        ``lags`` as in :func:`dmondrian.distributed.score`; the rows are written into the run's
+        folder, and deleted at the end.
     client : Client or None
         A cluster of the caller; by default this machine.
     n_workers, threads : int or None
@@ -142,8 +145,22 @@ def evaluate(
     check_paths(data, "write them as Parquet, or measure what dmondrian.frames.FrameModel predicts")
     limit = parse_limit(memory_limit)
     model = open_model(os.fspath(model_url))
+    with with_lags(os.fspath(model_url), data) as rows:
+        return _evaluate(os.fspath(model_url), model, rows, client, n_workers, threads, limit)
+
+
+def _evaluate(
+    model_url: str,
+    model: Model,
+    data: Any,
+    client: Client | None,
+    n_workers: int | None,
+    threads: int | None,
+    limit: int | None,
+) -> dict[str, Any]:
+    """Evaluate a model on data that have all its columns."""
     plan = make_scoring_plan(data, model.schema, target=True)
-    if n_learned := count_learned(os.fspath(model_url), plan.blocks):
+    if n_learned := count_learned(model_url, plan.blocks):
         share = "all" if n_learned == plan.n_rows else f"{n_learned:,} of the"
         _log.warning(
             "%s %s were learned by the model, which makes it look better than it is: evaluate "

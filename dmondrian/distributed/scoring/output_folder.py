@@ -80,6 +80,7 @@ def check_out(out: str | os.PathLike[str]) -> None:
         if store.exists(MANIFEST):
             return
         others = () if store.exists(ABOUT) else store.list()
+        others = [name for name in others if not name.startswith("_")]  # of a killed job
         if first := next((name for name in others if name.endswith(".parquet")), None):
             raise CheckpointError(
                 f"{store.url} holds Parquet files that are no scores of dmondrian ({first}); "

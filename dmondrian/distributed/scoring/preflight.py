@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dmondrian.data import Schema, make_scoring_plan
+from dmondrian.data.lag_settings import checked_lags, without_lags
 from dmondrian.distributed.scoring.delta_scores import require_deltalake
 from dmondrian.distributed.scoring.memory_plan import parse_limit
 from dmondrian.distributed.scoring.output_folder import check_flag, check_out
@@ -54,8 +55,10 @@ def check_score_options(options: Mapping[str, Any]) -> None:
     check_readable(options, Schema(columns=()))
 
 
-def check_readable(options: Mapping[str, Any], schema: Schema) -> None:
-    """Refuse data that lack columns of the schema.
+def check_readable(
+    options: Mapping[str, Any], schema: Schema, lags: Mapping[str, Any] | None = None
+) -> None:
+    """Refuse data that lack columns of the schema, or those that lags are made of.
 
     Raises
     ------
@@ -63,4 +66,9 @@ def check_readable(options: Mapping[str, Any], schema: Schema) -> None:
         As :func:`dmondrian.data.make_scoring_plan`.
     """
     keep = options.get("keep", ())
-    make_scoring_plan(options["data"], schema, (keep,) if isinstance(keep, str) else tuple(keep))
+    keep = [keep] if isinstance(keep, str) else list(keep)
+    if lags is not None:
+        asked = checked_lags(lags)
+        schema = without_lags(schema, asked)
+        keep += [*asked["columns"], *([] if asked["key"] is None else [asked["key"]])]
+    make_scoring_plan(options["data"], schema, tuple(dict.fromkeys(keep)))

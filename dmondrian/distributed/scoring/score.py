@@ -34,6 +34,7 @@ from dmondrian.distributed.cluster.progress import (
 )
 from dmondrian.distributed.scoring.delay_warning import warn_of_delay
 from dmondrian.distributed.scoring.delta_scores import require_deltalake, write_delta_log
+from dmondrian.distributed.scoring.lagged_rows import with_lags
 from dmondrian.distributed.scoring.memory_plan import Needs, parse_limit, row_needs
 from dmondrian.distributed.scoring.model_info import Model, open_model, plan_here
 from dmondrian.distributed.scoring.output_folder import (
@@ -152,7 +153,10 @@ def score(
     model_url : str or path
         Run folder or URL; ``@position`` picks a checkpoint.
     data : str, path or sequence of them
-        Parquet files, folders, globs or URLs; needs the model's feature columns by name.
+        Parquet files, folders, globs or URLs; needs the model's feature columns by name. Of a run
+        with ``lags`` those without these: files of its data get the lags with which they were
+        learned, other files those of rows that come behind all of these, in the given order. Such
+        rows are written to a folder in `out`, which is deleted at the end.
     out : str or path
         Folder or URL. The same call again finishes a killed job: existing files are checked, and
         scored again only if damaged, with a warning.
@@ -217,6 +221,27 @@ def score(
         require_deltalake()
     model = open_model(os.fspath(model_url))
     check_out(out)
+    with with_lags(os.fspath(model_url), data, out) as rows:
+        result = _score(
+            model, rows, out, keep, details, delta, client, progress, n_workers, threads, limit
+        )
+    return {**result, "seconds": time.monotonic() - started}
+
+
+def _score(
+    model: Model,
+    data: Any,
+    out: str | os.PathLike[str],
+    keep: tuple[str, ...],
+    details: bool,
+    delta: bool,
+    client: Client | None,
+    progress: Listener | bool | None,
+    n_workers: int | None,
+    threads: int | None,
+    limit: int | None,
+) -> dict[str, Any]:
+    """Score data that have all columns of a model."""
     plan = make_scoring_plan(data, model.schema, keep)
     warn_of_delay(model.parameters, plan.n_rows, model.n_trained, model.delay)
     columns = _details(model) if details else ()
@@ -251,7 +276,7 @@ def score(
         finish(store, request, entries, plan.n_rows)
     if delta:
         write_delta_log(store.url, [part.name for part in parts])
-    return {**result, "out": store.url, "seconds": time.monotonic() - started}
+    return {**result, "out": store.url}
 
 
 def _warn_mended(names: Sequence[str], url: str) -> None:

@@ -27,6 +27,7 @@ from urllib.parse import unquote, urlsplit
 
 from distributed import Client
 
+from dmondrian._text.wording import NOTED
 from dmondrian.checkpoint import Run, document
 from dmondrian.data import Arrivals
 from dmondrian.distributed.cluster.progress import Progress
@@ -166,7 +167,7 @@ class ScoreArrivals:
         try:
             open_model(f"{self._run}@{positions[-1]}")
         except ParameterError as error:  # all its rows wait for their labels
-            _log.info("nothing is scored yet: %s", error, extra={"is_remark": True})
+            _log.info("nothing is scored yet: %s", error, extra=NOTED)
             return None
         return positions[-1]
 

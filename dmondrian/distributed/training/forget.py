@@ -195,7 +195,12 @@ def _options(base: Run, plan: Plan) -> dict[str, Any]:
         They are not known, or the plan holds more than files.
     """
     why = None
-    if parts_of(base):
+    if base.run_json.get("lags") is not None:
+        why = (
+            "lags of other rows hold values of those that are to be forgotten: train another run "
+            "with the same lags on data without these rows"
+        )
+    elif parts_of(base):
         why = "trees were added to it: train a run of all trees, then forget in that one"
     elif plan.asked is None:
         why = "an earlier version made its plan, which lacks the options of its data"

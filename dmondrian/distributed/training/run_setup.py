@@ -8,24 +8,25 @@ ever extended at the end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from dmondrian._text.wording import NOTED
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, as_asked, asks_the_same, extend_plan, make_plan
+from dmondrian.data.lag_settings import checked_lags, in_words
+from dmondrian.data.lagged_files import lagged_files
 from dmondrian.distributed.training.job_difference import job_differences
+from dmondrian.distributed.training.lagged_data import about_lagged, refuse_other_lags
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
 from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, ParameterError
 from dmondrian.store import open_store
 
 _log = logging.getLogger("dmondrian")
-NOTED = {"is_remark": True}
-"""Marks a log record that may also come as a warning, so that it is shown once."""
-
 MOST_SHARDS = 64
 """Default number of shards, if there are as many trees: as many workers have something to do.
 
@@ -53,6 +54,8 @@ def prepare_run(
     plan_options: dict[str, Any],
     on_plan: Callable[[Plan], object] | None = None,
     among: Collection[str] | None = None,
+    lags: Mapping[str, Any] | None = None,
+    is_asked_to_end: Callable[[], bool] = bool,
 ) -> tuple[Run, Plan]:
     """Create a job's run folder, or open the existing one.
 
@@ -73,6 +76,11 @@ def prepare_run(
         Called with the plan before the folder is created; its exceptions end the call.
     among : collection of str or None
         Uris of the files of `data` to use, but for those of tables; None for all.
+    lags : mapping or None
+        As in :func:`dmondrian.distributed.train`: rows with them are written into the folder first,
+        and are the stream.
+    is_asked_to_end : callable
+        Called while these are written.
 
     Returns
     -------
@@ -109,17 +117,29 @@ def prepare_run(
     elif not isinstance(target, str):
         raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
     estimator._check_time(plan_options.get("time"))
+    asked = None
+    if lags is not None:
+        asked = checked_lags(lags, target, getattr(estimator, "delay", 1))
+    refuse_other_lags(url, asked)
+    if asked is not None:
+        lagged = lagged_files(url, asked, target, plan_options.get("time"))
+        lagged.take(data, among, is_asked_to_end)
+        data, among = lagged.out, None
     options = {"target": target, **plan_options}
     options["task"] = "classification" if is_classifier(estimator) else "regression"
     stored = _stored_plan(url)
-    if stored is None:
-        began = plan = make_plan(data, among=among, **options)
-        if plan.bands and (digest := _first_digest(url)) not in (None, plan.digest):
-            old = make_plan(data, among=among, **{**options, "is_mixed": False})
-            began = plan = old if old.digest == digest else plan
-    else:
-        plan = extend_plan(stored, data, learned_by_all(Run.open(url)), among)
-        began = _began(Run.open(url), plan, data, options)
+    with about_lagged(url, asked):
+        if stored is None:
+            began = plan = make_plan(data, among=among, **options)
+            if plan.bands and (digest := _first_digest(url)) not in (None, plan.digest):
+                old = make_plan(data, among=among, **{**options, "is_mixed": False})
+                began = plan = old if old.digest == digest else plan
+        else:
+            plan = extend_plan(stored, data, learned_by_all(Run.open(url)), among)
+            began = _began(Run.open(url), plan, data, options)
+    if asked is not None and stored is None:
+        note = f"lags of {in_words(asked)} are columns; the rows with them are in {data}"
+        began = plan = replace(plan, notes=(*plan.notes, note))
     began = weighted(began, estimator)
     plan = weighted(plan, estimator) if stored is None else plan
     estimator._check_time(plan.schema.time, plan.schema.time_kind)
@@ -129,6 +149,7 @@ def prepare_run(
         on_plan(plan)
     about = _about(estimator, began, url)
     about |= _trees(estimator, **run_options)
+    about |= {} if asked is None else {"lags": asked}
     if run_options["n_shards"] is None:
         about["shards"] = _stored_shards(url, about["shards"])
     try:

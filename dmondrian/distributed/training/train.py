@@ -21,6 +21,7 @@ from dmondrian._text.wording import counted
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, gives_batches
+from dmondrian.data.lagged_files import lags_of_run
 from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.events import EventListener
@@ -34,7 +35,8 @@ from dmondrian.distributed.training.batch_source import (
     drop_learned,
     rows_to_take,
 )
-from dmondrian.distributed.training.run_setup import prepare_run
+from dmondrian.distributed.training.lagged_data import about_lagged, refuse_with_lags
+from dmondrian.distributed.training.run_setup import learned_by_all, prepare_run
 from dmondrian.distributed.training.stage_dask import is_dask, stage
 from dmondrian.distributed.training.validation import HeldOutData, validation_of
 from dmondrian.errors import DataError
@@ -109,6 +111,7 @@ def train(
     on_event: EventListener | None = None,
     metrics_port: int | None = None,
     metrics_host: str = HOST,
+    lags: Mapping[str, Any] | None = None,
     **plan_options: Any,
 ) -> TrainedRun:
     """Train a forest on a Dask cluster, from Parquet, with checkpoints.
@@ -196,6 +199,15 @@ def train(
         is logged. Needs the extra ``prometheus``.
     metrics_host : str
         Address to serve them at; by default for this machine alone.
+    lags : mapping or None
+        Earlier values of a keyed series as columns: "columns", one or a list of them; and, if
+        wanted, "lags", how many rows of the key to go back, one or several (1), "key", the column
+        that names the series of a row, "differences" of numbers from each lag (True; none of the
+        target), and "n_rows", the age in rows at which a value is forgotten (1,000,000): see
+        :class:`dmondrian.data.KeyedLags`. This process reads the data once, in their order, and
+        writes the rows with these columns to ``_lags/`` in the run's folder, which are learned;
+        each row is written once, also over restarts, and files of the data whose rows are written
+        may go. Scoring adds the columns to its rows.
     **plan_options
         See :func:`dmondrian.data.make_plan`; ``time``, a column, for a ``delay`` that is a time.
 
@@ -222,6 +234,7 @@ def train(
     is_source = gives_batches(data)
     if not is_dask(data) and not is_source:
         check_data(data)
+    refuse_with_lags(lags, validation=validation, batches=data if is_source else None)
     held_out = None if validation is None else HeldOutData(validation)
     url = open_store(run if run is not None else tempfile.mkdtemp(prefix="dmondrian-run-")).url
     with ExitStack() as stack:
@@ -234,7 +247,7 @@ def train(
 
         def train_on(data: Any) -> tuple[Run, TrainedRun]:
             job = estimator, data, target, url, run_options, plan_options, check
-            opened, plan = prepare_run(*job)
+            opened, plan = prepare_run(*job, lags=lags)
             return opened, bring_to_end(opened, plan, options, connect, held_out)
 
         return train_on_batches(data, url, train_on) if is_source else train_on(data)[1]
@@ -307,9 +320,12 @@ def bring_to_end(
         options = replace(options, validation=validation)
     if options.alerts is not None:
         options.alerts.open(run.store)
-    attempts = [finish(run, plan, options, connect)]
     alone = replace(options, alerts=None, on_event=None, validation=None)  # of the run itself
-    attempts += [finish(part, plan, alone, connect) for part in parts_of(run)]
+    with about_lagged(run.url, run.run_json.get("lags")):
+        attempts = [finish(run, plan, options, connect)]
+        attempts += [finish(part, plan, alone, connect) for part in parts_of(run)]
+    if (lagged := lags_of_run(run)) is not None:
+        lagged.drop(learned_by_all(run))
     if validation is not None:
         validation.catch_up(connect, options.events())
     summary = dict(attempts[0].summary)

@@ -1,0 +1,118 @@
+"""Data of a run with lags: the files with them in its folder, and what is refused of such runs.
+
+Relies on :mod:`dmondrian.data.lagged_files`, which writes these files, and on run.json, which has
+the settings. Promises that a run goes on with the lags that it began with, or is refused before
+anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from dmondrian.checkpoint import Run
+from dmondrian.checkpoint.stream import LAGS
+from dmondrian.data.lag_settings import checked_lags
+from dmondrian.data.lagged_files import lagged_files
+from dmondrian.errors import CheckpointError, DataError, ParameterError
+from dmondrian.store import open_store
+
+
+def write_lags(
+    url: str, lags: Mapping[str, Any], data: Any, target: str | None, time: str | None
+) -> str:
+    """Write the rows of data with lags into the folder of a run; return where they are.
+
+    Raises
+    ------
+    CheckpointError
+        The run has other lags.
+    DataError
+        As of :meth:`dmondrian.data.lagged_files.LaggedFiles.take`.
+    """
+    asked = checked_lags(lags, target)
+    refuse_other_lags(url, asked)
+    files = lagged_files(open_store(url).url, asked, target, time)
+    files.take(data)
+    return files.out
+
+
+def refuse_other_lags(url: str, asked: Mapping[str, Any] | None) -> None:
+    """Refuse the folder of a run with other lags than those of a job.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    try:
+        run = Run.open(url)
+    except CheckpointError:
+        return
+    there = run.run_json.get("lags")
+    if there == asked:
+        return
+    names = dict.fromkeys((*(there or {}), *(asked or {})))
+    lines = [
+        f"[lags] {name}: {_shown(there, name)} there, {_shown(asked, name)} here"
+        for name in names
+        if (there or {}).get(name) != (asked or {}).get(name)
+    ]
+    raise CheckpointError(
+        f"The folder {url} belongs to another job. In the words of a job file it differs in:"
+        + "".join(f"\n  {line}" for line in lines)
+        + "\nChoose another folder, or take the settings back to go on with that run."
+    )
+
+
+def refuse_with_lags(lags: Any, **others: Any) -> None:
+    """Refuse what does not go with lags, by name.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if lags is None:
+        return
+    for name, value in others.items():
+        if value is not None:
+            raise ParameterError(f"{name} does not go with lags: {WHY[name]}")
+
+
+WHY = {
+    "labels": (
+        "rows stand in the order in which their labels came, so the row before would be another "
+        "one; add lags to the rows before they are written (dmondrian.data.KeyedLags)"
+    ),
+    "validation": (
+        "which rows come before the held-out ones is not known; train without it, and measure "
+        "later rows with `dmondrian evaluate`, which adds their lags"
+    ),
+    "batches": (
+        "a source of batches begins where the run has to go on, and lags need the rows before; "
+        "wrap an iterable as dmondrian.data.LaggedBatches(batches, ...)"
+    ),
+}
+"""Why something does not go with lags, and what to do."""
+
+
+@contextmanager
+def about_lagged(url: str, settings: Mapping[str, Any] | None) -> Iterator[None]:
+    """Add to errors of data how rows with lags that cannot be learned are made anew."""
+    try:
+        yield
+    except DataError as error:
+        folder = f"{url.rstrip('/')}/{LAGS}"
+        if settings is None or folder not in str(error):
+            raise
+        raise type(error)(
+            f"{error}. The files in {folder} are made of the data, with lags: mend the data, "
+            "delete this file and all with higher numbers, of which nothing is learned yet, and "
+            "run the same again"
+        ) from error
+
+
+def _shown(settings: Mapping[str, Any] | None, name: str) -> str:
+    value = None if settings is None else settings.get(name)
+    return "nothing" if value is None else json.dumps(value, ensure_ascii=False)

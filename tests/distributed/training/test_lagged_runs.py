@@ -1,0 +1,336 @@
+"""Runs with lags: the forest of files whose lags were made by hand, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from dmondrian import AMFRegressor, CheckpointError, DataError, ParameterError
+from dmondrian.checkpoint.copying import copy_model
+from dmondrian.checkpoint.merging import merge
+from dmondrian.data import lagged_files
+from dmondrian.distributed import TrainedRun, evaluate, follow, forget, grow, score, submit, train
+from tests.distributed.conftest import PATIENCE, digests, table_of
+
+FILE_ROWS = 150
+CHEAP = {"learning_rate": 1.0, "feature_scales": None, "calibrate": False}
+LAGS = {"columns": ["price", "sold"], "lags": [1, 4], "key": "shop"}
+GIVEN = {"target": "sold", "lags": LAGS, "checkpoint_every": "300 rows"}
+N = 1200
+JOB = Path(__file__).with_name("lagged_job.py")
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lagged_files, "FILE_ROWS", FILE_ROWS)
+
+
+def small_forest(**parameters: Any) -> AMFRegressor:
+    return AMFRegressor(**{"n_estimators": 3, "random_state": 1, **CHEAP, **parameters})
+
+
+def series() -> pd.DataFrame:
+    draw = np.random.default_rng(3)
+    shop = draw.integers(0, 9, N)
+    return pd.DataFrame(
+        {
+            "shop": shop,
+            "price": np.round(draw.normal(size=N), 2),
+            "day": draw.choice(["mo", "tu", "we"], N),
+            "sold": np.round(5.0 + shop + np.sin(np.arange(N) / 30.0) + draw.normal(size=N), 2),
+        }
+    )
+
+
+def by_hand() -> pd.DataFrame:
+    frame = series()
+    for name in ("price", "sold"):
+        for lag in (1, 4):
+            lagged = frame.groupby("shop")[name].shift(lag)
+            frame[f"lag_{lag}({name})"] = lagged
+            if name != "sold":
+                frame[f"{name}-lag_{lag}({name})"] = frame[name] - lagged
+    return frame
+
+
+def put(frame: pd.DataFrame, folder: Path, start: int, stop: int, group: int = 50) -> Path:
+    """Put rows into a folder, as a file that comes as a whole."""
+    folder.mkdir(exist_ok=True)
+    rows = pa.Table.from_pandas(frame.iloc[start:stop], preserve_index=False)
+    pq.write_table(rows, folder / ".part", row_group_size=group)
+    return (folder / ".part").rename(folder / f"{start:05d}.parquet")
+
+
+Fit = Callable[..., TrainedRun]
+
+
+@pytest.fixture
+def fit(client: Client, tmp_path: Path) -> Fit:
+    def call(name: str, data: str = "data", **options: Any) -> TrainedRun:
+        given = {**GIVEN, "client": client, **options}
+        estimator = given.pop("estimator", small_forest())
+        return train(estimator, tmp_path / data, run=tmp_path / name, **given)
+
+    return call
+
+
+@pytest.fixture
+def plain(fit: Fit, tmp_path: Path) -> Fit:
+    """Train on files whose lags were made by hand."""
+    return lambda name="hand", **options: fit(name, "made", lags=None, **options)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_forest_is_that_of_lags_made_by_hand(
+    fit: Fit, plain: Fit, tmp_path: Path, shuffle: bool
+) -> None:
+    made, hand = by_hand(), []
+    for start, stop in ((0, 330), (330, 700)):
+        put(series(), tmp_path / "data", start, stop)
+        put(made, tmp_path / "made", start, stop)
+    run = fit("run", shuffle=shuffle)
+    hand.append(plain(shuffle=shuffle))
+    assert digests(run) == digests(hand[-1])
+    assert run.metrics == hand[-1].metrics
+    assert run.plan.schema == hand[-1].plan.schema
+    assert "lags of 'price', 'sold' by 'shop', 1, 4 back, with" in " ".join(run.plan.notes)
+    # The data that were learned are gone, and other files come; nothing is to be done twice.
+    shutil.rmtree(tmp_path / "data")
+    put(series(), tmp_path / "data", 700, N)
+    put(made, tmp_path / "made", 700, N)
+    run = fit("run", shuffle=shuffle)
+    assert run.summary["rows"] == 500
+    assert digests(run) == digests(plain(shuffle=shuffle))
+    assert fit("run", shuffle=shuffle).summary["rows"] == 0
+    if not shuffle:  # the same rows in other files
+        for start in range(0, N, 170):
+            put(series(), tmp_path / "divided", start, start + 170, 33)
+        assert digests(fit("other", "divided")) != {}
+        put(made, tmp_path / "whole", 0, N)
+        assert digests(fit("other", "divided")) == digests(
+            fit("whole", "whole", lags=None, checkpoint_every=None)
+        )
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 9, 10])
+def test_a_job_that_is_killed_at_any_file_goes_on(
+    fit: Fit, plain: Fit, tmp_path: Path, n: int
+) -> None:
+    for start in range(0, N, 300):
+        put(series(), tmp_path / "data", start, start + 300)
+        put(by_hand(), tmp_path / "made", start, start + 300)
+    process = subprocess.run(
+        [sys.executable, str(JOB), str(tmp_path / "data"), str(tmp_path / "run"), str(n)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=4 * PATIENCE,
+        check=False,
+    )
+    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+    there = sorted((tmp_path / "run" / "_lags").glob("*.parquet"))
+    assert len(there) == max(0, n - 2)
+    before = [path.stat().st_mtime_ns for path in there]
+    assert digests(fit("run")) == digests(plain())
+    assert [path.stat().st_mtime_ns for path in there] == before
+
+
+def test_files_that_come_are_followed_and_scored(
+    client: Client, plain: Fit, tmp_path: Path
+) -> None:
+    def look(**options: Any) -> TrainedRun | None:
+        return follow(
+            small_forest(), tmp_path / "data", target="sold", run=tmp_path / "run", client=client,
+            once=True, lags=LAGS,
+            score={"data": tmp_path / "new", "out": tmp_path / "scores", "keep": ["lag_1(price)"]},
+            **options,
+        )  # fmt: skip
+
+    (tmp_path / "new").mkdir()
+    for start in range(0, 900, 300):
+        path = put(series(), tmp_path / "data", start, start + 300)
+        put(by_hand(), tmp_path / "made", start, start + 300)
+        found = look()
+        assert found is not None
+        assert found.summary["rows"] == 300
+        path.unlink()
+        hand = plain()
+    assert digests(tmp_path / "run") == digests(hand)
+    put(series(), tmp_path / "new", 900, 1000)
+    look()
+    (scored,) = (tmp_path / "scores").glob("00900-*")
+    kept = table_of(scored)["lag_1(price)"].to_pylist()
+    assert kept == by_hand()["lag_1(price)"][900:1000].tolist()
+    assert not (scored / "_lags").exists()
+
+
+def test_scores_are_those_of_rows_with_lags_by_hand(
+    fit: Fit, client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = by_hand()
+    for start in (0, 450):
+        put(series(), tmp_path / "data", start, start + 450)
+    run = fit("run").run_url
+    later = [put(series(), tmp_path / "later", a, b) for a, b in ((900, 1040), (1040, N))]
+    hand = put(made, tmp_path / "by_hand", 900, N)
+    wanted = score(copy_without_lags(run, tmp_path), hand, tmp_path / "wanted", client=client)
+    for _ in range(2):  # a finished job is checked
+        found = score(run, later, tmp_path / "scored", client=client)
+    assert found["rows"] == wanted["rows"] == 300
+    assert table_of(tmp_path / "scored").equals(table_of(tmp_path / "wanted"))
+    assert sorted(p.name for p in (tmp_path / "scored").iterdir() if p.is_dir()) == []
+    measured = evaluate(run, later, client=client)
+    assert measured == evaluate(tmp_path / "plain", hand, client=client)
+    assert "were learned" not in caplog.text
+    evaluate(run, [tmp_path / "data", *later], client=client)
+    assert "900 of the 1,200 rows were learned by the model" in caplog.text
+    assert not list((tmp_path / "run" / "_lags").glob("_eval*"))
+
+
+def copy_without_lags(run: str, folder: Path) -> Path:
+    """Return a copy of a run that takes lags as plain columns."""
+    import json
+
+    from dmondrian.checkpoint import document
+
+    copy = Path(copy_model(run, folder / "plain").store.address.path)
+    about = document.unseal((copy / "run.json").read_bytes(), "run.json")
+    assert json.loads(json.dumps(about.pop("lags"))) == {
+        **LAGS, "differences": True, "n_rows": 1_000_000,
+    }  # fmt: skip
+    (copy / "run.json").write_bytes(document.seal(about))
+    return copy
+
+
+def test_a_scoring_that_fails_leaves_no_rows_and_goes_on(
+    fit: Fit, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(series(), tmp_path / "data", 0, 900)
+    run = fit("run").run_url
+    later = put(series(), tmp_path / "later", 900, N)
+    wanted = score(run, later, tmp_path / "whole", client=client)
+    assert wanted["written"] == 1
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dmondrian.distributed.scoring.score.finish", fail)
+        with pytest.raises(KeyboardInterrupt):
+            score(run, later, tmp_path / "scored", client=client)
+    assert not (tmp_path / "scored" / "_lags").exists()
+    assert score(run, later, tmp_path / "scored", client=client)["written"] == 0
+    assert table_of(tmp_path / "scored").equals(table_of(tmp_path / "whole"))
+    for _ in range(2):  # as a job leaves it that is killed while it writes rows
+        (tmp_path / "killed" / "_lags").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "killed" / "_lags" / "000000000000900.parquet").write_bytes(b"PAR1")
+        score(run, later, tmp_path / "killed", client=client)
+
+
+def test_trees_are_added_and_copies_go_on(fit: Fit, plain: Fit, client: Client, tmp_path) -> None:
+    put(series(), tmp_path / "data", 0, 900)
+    run = fit("run", estimator=small_forest(n_estimators=2)).run_url
+    copy = copy_model(run, tmp_path / "copy")
+    shutil.rmtree(tmp_path / "data")
+    assert grow(run, 3, client=client).summary["rows"] == 900
+    put(series(), tmp_path / "data", 900, N)
+    put(by_hand(), tmp_path / "made", 0, 900)
+    whole = plain(estimator=small_forest(n_estimators=2))
+    put(by_hand(), tmp_path / "made", 900, N)
+    whole = plain(estimator=small_forest(n_estimators=2))
+    scored = score(copy.url, tmp_path / "data", tmp_path / "scored", client=client)
+    assert scored["rows"] == 300
+    assert digests(fit("copy", estimator=small_forest(n_estimators=2))) == digests(whole)
+    names = [name for name in copy.store.list("_lags") if name.count("/") == 1]
+    assert len(names) < 900 / FILE_ROWS
+
+
+def test_an_unfinished_run_is_copied_with_the_rows_it_needs(
+    fit: Fit, plain: Fit, tmp_path: Path
+) -> None:
+    put(series(), tmp_path / "data", 0, N)
+    put(by_hand(), tmp_path / "made", 0, N)
+    run = fit("run").run_url
+    copy_model(f"{run}@600", tmp_path / "copy")
+    shutil.rmtree(run)
+    assert digests(fit("copy")) == digests(plain())
+
+
+def test_what_cannot_be_right_with_lags_is_refused(fit: Fit, client, tmp_path: Path) -> None:
+    put(series(), tmp_path / "data", 0, 300)
+    runs = [fit(name, first_tree=first).run_url for name, first in (("run", 0), ("next", 3))]
+    with pytest.raises(ParameterError, match="has lags, and each run writes its rows"):
+        merge(runs, tmp_path / "merged")
+    (tmp_path / "keys.txt").write_text("3\n")
+    with pytest.raises(ParameterError, match="lags of other rows hold values of those"):
+        forget(runs[0], tmp_path / "forgot", tmp_path / "keys.txt", "shop", client=client)
+    with pytest.raises(CheckpointError, match=r"\[lags\] lags: \[1, 4\] there, \[2\] here"):
+        fit("run", lags={**LAGS, "lags": 2})
+    with pytest.raises(CheckpointError, match=r'\[lags\] key: "shop" there, nothing here'):
+        fit("run", lags=None)
+    with pytest.raises(ParameterError, match="validation does not go with lags: which rows"):
+        fit("new", validation=tmp_path / "data")
+    with pytest.raises(ParameterError, match="labels does not go with lags: rows stand"):
+        follow(
+            small_forest(), tmp_path / "data", target="sold", run=tmp_path / "new", client=client,
+            lags=LAGS, labels={"data": "x", "key": "k", "out": "y"},
+        )  # fmt: skip
+    batches = [pa.table({"x": [1]})]
+    with pytest.raises(ParameterError, match=r"batches does not go with lags: .*LaggedBatches"):
+        train(small_forest(), batches, run=tmp_path / "new", client=client, **GIVEN)
+    delayed = small_forest(drift="follow", delay=2, feature_scales=None)
+    with pytest.raises(ParameterError, match="the target 'sold', whose labels come 2 rows"):
+        fit("new", estimator=delayed)
+    assert not (tmp_path / "new" / "_lags").exists()
+
+
+def test_rows_that_cannot_be_learned_are_mended_in_the_data(
+    fit: Fit, plain: Fit, tmp_path: Path
+) -> None:
+    frame = series()
+    frame.loc[700, "sold"] = np.nan
+    put(frame, tmp_path / "data", 0, 600)
+    path = put(frame, tmp_path / "data", 600, 900)
+    fit_first = tmp_path / "aside"
+    path.rename(fit_first)
+    fit("run")
+    fit_first.rename(path)
+    with pytest.raises(DataError, match=r"row 100: .*The files in .*_lags are made of the data"):
+        fit("run")
+    put(series(), tmp_path / "data", 600, 900)
+    for name in (tmp_path / "run" / "_lags").glob("*.parquet"):
+        if int(name.stem) >= 600:
+            name.unlink()
+    put(by_hand(), tmp_path / "made", 0, 600)
+    plain()
+    put(by_hand(), tmp_path / "made", 600, 900)
+    assert digests(fit("run")) == digests(plain())
+
+
+def test_a_job_on_the_cluster_has_lags(fit: Fit, pair: Client, tmp_path: Path) -> None:
+    from dmondrian.checkpoint import jobs
+    from dmondrian.store import open_store
+    from tests.distributed.conftest import wait_until
+
+    put(series(), tmp_path / "data", 0, 900)
+    later = put(series(), tmp_path / "later", 900, N)
+    url = submit(
+        small_forest(), tmp_path / "data", run=tmp_path / "run", client=pair,
+        score={"data": str(later), "out": str(tmp_path / "scores")}, **GIVEN,
+    )  # fmt: skip
+    wait_until(lambda: (tmp_path / "scores" / "_manifest.json").exists(), 3 * PATIENCE)
+    assert digests(url) == digests(fit("here"))
+    assert not jobs.is_asked_to_stop(open_store(url), "")
