@@ -40,8 +40,9 @@ MAX_PLAN_BYTES = 2**30
 _LINK = re.compile(rf"{FOLDER}/([0-9]{{6}})\.json")
 
 
-# Links by address of the run, name and tag: a run that is continued often has many.
-_links: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+# Tag, plan and the plan before it by address of the run and name of the link: a run that is
+# continued often has many.
+_links: dict[tuple[str, str], tuple[str, Any, Any]] = {}
 _MOST_LINKS = 2**16
 
 
@@ -88,21 +89,25 @@ class Stream:
         for number, (name, tag) in enumerate(names.items(), start=1):
             where = f"{name} in {self._store.url}"
             link = self._link(name, tag, where)
-            is_next = name == _link_name(number) and link.get("after") == chain[-1]
-            if not is_next or not is_digest(link.get("plan")):
+            _, plan, after = link
+            if name != _link_name(number) or after != chain[-1] or not is_digest(plan):
                 raise CorruptError(
                     f"{where} does not follow the plan {chain[-1]}: a plan in between is missing, "
                     f"or it was copied from elsewhere. {document.EARLIER}"
                 )
-            chain.append(link["plan"])
+            chain.append(plan)
         return chain
 
-    def _link(self, name: str, tag: str, where: str) -> Mapping[str, Any]:
-        """Return a link, which is read once as long as its bytes are the same."""
-        key = (self._store.url, name, tag)
-        link = _links.get(key) if tag else None
-        if link is None:
-            link = document.unseal(self._store.get(name, document.MAX_BYTES), where)
+    def _link(self, name: str, tag: str, where: str) -> tuple[str, Any, Any]:
+        """Return tag, plan and plan before of a link, read once as long as its bytes are the same.
+
+        What is stored may be no digest.
+        """
+        key = (self._store.url, name)
+        link = _links.get(key)
+        if link is None or not tag or link[0] != tag:
+            stored = document.unseal(self._store.get(name, document.MAX_BYTES), where)
+            link = (tag, stored.get("plan"), stored.get("after"))
             if len(_links) >= _MOST_LINKS:
                 _links.clear()
             _links[key] = link

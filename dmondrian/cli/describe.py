@@ -232,7 +232,7 @@ def _data(run: Run) -> dict[str, Any] | None:
         plan = stored_plan(run.stream)
     except (CheckpointError, StoreError):
         return None  # what is shown of the model does not depend on it
-    files = list(dict.fromkeys(block.uri for block in plan.blocks))
+    files = list(dict.fromkeys(plan.table.uris()))
     try:
         notes = run.stream.notes()
     except (CheckpointError, StoreError):

@@ -27,6 +27,7 @@ from dmondrian.distributed.cluster.client import (
     IgnoreInterrupt,
     encrypted,
     local_size,
+    scheduler_options,
     warm,
 )
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -59,10 +60,9 @@ def running(
                 memory_limit=MEMORY_LIMIT // n_workers,
                 security=security,
                 dashboard_address="127.0.0.1:0",
-                scheduler_kwargs={
-                    "dashboard": has_dashboard,
-                    "scheduler_file": str(scheduler_file),
-                },
+                scheduler_kwargs=scheduler_options(
+                    dashboard=has_dashboard, scheduler_file=str(scheduler_file)
+                ),
             ) as started,
             Client(started, set_as_default=False) as client,
         ):

@@ -112,11 +112,14 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
     return 0
 
 
+_SCORED = "keep", "details", "delta", "memory_limit"  # that may be left out
+
+
 def _wanted(keys: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the arguments of the scoring in a ``[follow]`` table; None if it asks for none."""
     if "score" not in keys:
         return None
-    others = {name: keys[name] for name in ("keep", "details", "memory_limit") if name in keys}
+    others = {name: keys[name] for name in _SCORED if name in keys}
     return {"data": keys["score"], "out": keys["scores"], **others}
 
 

@@ -109,7 +109,7 @@ def _job(
     """Return the text of the job file."""
     folder = Path.cwd() if file is None else file.absolute().parent
     name = str(file) if file is not None else "JOB.toml"
-    n_files = len({block.uri for block in plan.blocks})
+    n_files = plan.table.n_files
     files = counted(n_files, "file")
     schema = plan.schema
     is_mixed = _advises_shuffle(plan)

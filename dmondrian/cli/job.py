@@ -389,7 +389,7 @@ def _follow_mistakes(keys: dict[str, Any], source: Source) -> Iterable[str]:
     for name, needed in (
         ("score", "scores"),
         ("scores", "score"),
-        *((name, "score") for name in ("keep", "details", "memory_limit")),
+        *((name, "score") for name in ("keep", "details", "delta", "memory_limit")),
     ):
         if name in keys and needed not in keys:
             yield (

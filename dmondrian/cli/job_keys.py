@@ -137,6 +137,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "scores": Key("string", "folder or URL for their scores: a folder in it for each file"),
         "keep": Key("strings", "columns of these files to copy beside the scores"),
         "details": Key("boolean", "add how sure the forest is: spread or std, and distance"),
+        "delta": Key("boolean", "make one Delta table of all these scores (extra lake)"),
         "memory_limit": Key("string", 'memory of a worker to plan with, such as "2GiB"'),
         "export": Key("paths", "files that `follow` writes the newest model to, as ONNX"),
     },

@@ -8,6 +8,7 @@ encoding of a model.
 from dmondrian.data.arrivals import Arrivals, Arrived
 from dmondrian.data.asked import as_asked, asks_the_same
 from dmondrian.data.batch_files import BatchFiles, Position, gives_batches
+from dmondrian.data.block_table import Block
 from dmondrian.data.chunks import Chunk
 from dmondrian.data.common_rows import common_rows
 from dmondrian.data.extend import change_between, extend_plan
@@ -22,7 +23,7 @@ from dmondrian.data.missing_counts import (
     missing_shares,
 )
 from dmondrian.data.moved import absent_files, place, place_beside, places_of, stored_plan
-from dmondrian.data.plan import BLOCK_ROWS, Block, Plan
+from dmondrian.data.plan import BLOCK_ROWS, Plan
 from dmondrian.data.read import Encoded, read_block, read_blocks, read_chunk
 from dmondrian.data.schema import Column, Schema
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from dmondrian.data.block_table import BlockTable
 from dmondrian.data.shuffle import share_size
 
 JOINED_ROWS = 1024
@@ -55,7 +56,7 @@ class Rows(Protocol):
         """Number of its rows."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Consecutive rows of the stream that are read and encoded together."""
 
@@ -101,12 +102,13 @@ def join(
         Most blocks of a chunk.
     """
     max_rows = JOINED_ROWS if max_rows is None else max_rows
+    positions, rows = _columns(blocks)
     chunks: list[Chunk] = []
     first = 0
-    for i, block in enumerate(blocks):
-        start, stop = blocks[first].position, block.position + block.rows
-        is_full = i + 1 == len(blocks) or i + 1 - first == max_blocks or stop in seams
-        if is_full or stop + blocks[i + 1].rows - start > max_rows:
+    for i, (position, n) in enumerate(zip(positions, rows, strict=True)):
+        start, stop = positions[first], position + n
+        is_full = i + 1 == len(rows) or i + 1 - first == max_blocks or stop in seams
+        if is_full or stop + rows[i + 1] - start > max_rows:
             chunks.append(Chunk(len(chunks), start, stop, first, i + 1))
             first = i + 1
     return tuple(chunks)
@@ -122,19 +124,26 @@ def mix(blocks: Sequence[Rows], bands: Sequence[Band]) -> tuple[Chunk, ...]:
     bands : sequence of Band
         Each ends with a block.
     """
+    positions, rows = _columns(blocks)
     chunks: list[Chunk] = []
     first, start = 0, 0
     for band in bands:
         last = first
-        while last < len(blocks) and blocks[last].position < band.stop:
+        while last < len(rows) and positions[last] < band.stop:
             last += 1
         for share in range(band.shares):
-            rows = sum(share_size(block.rows, share, band.shares) for block in blocks[first:last])
-            chunk = Chunk(len(chunks), start, start + rows, first, last, share, band.shares)
-            chunks.append(chunk)
-            start += rows
+            stop = start + sum(share_size(n, share, band.shares) for n in rows[first:last])
+            chunks.append(Chunk(len(chunks), start, stop, first, last, share, band.shares))
+            start = stop
         first = last
     return tuple(chunks)
+
+
+def _columns(blocks: Sequence[Rows]) -> tuple[list[int], list[int]]:
+    """Return positions and rows of blocks."""
+    if isinstance(blocks, BlockTable):
+        return blocks.column("position").tolist(), blocks.column("rows").tolist()
+    return [block.position for block in blocks], [block.rows for block in blocks]
 
 
 def lay_bands(rows: Sequence[int], n_features: int, start: int = 0) -> tuple[Band, ...]:

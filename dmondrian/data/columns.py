@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from dmondrian._text.wording import counted
 from dmondrian.data.arrow_values import CATEGORY, NUMBER, TEXT, TIME, is_bytes, kind_of
+from dmondrian.data.block_table import PartitionValue
 from dmondrian.data.footers import Footer
-from dmondrian.data.plan import PartitionValue
 from dmondrian.data.schema import Column, Schema
 from dmondrian.data.source import SourceFile, partition_keys
 from dmondrian.errors import DataError, SchemaError

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from dmondrian.data.plan import Block, Plan
+from dmondrian.data.block_table import Block
+from dmondrian.data.plan import Plan
 
 
 def common_rows(one: Plan, other: Plan) -> int:

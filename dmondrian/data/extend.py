@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import chain
 
 from dmondrian._text.wording import counted
+from dmondrian.data.block_table import Block, PartitionValue
 from dmondrian.data.chunks import Band
 from dmondrian.data.columns import check_file, partition_types
 from dmondrian.data.constants import constants_of
@@ -24,9 +25,7 @@ from dmondrian.data.make import groups_of, warn_of_varied, with_rows
 from dmondrian.data.moved import find_places, find_renamed, fingerprints_now, place
 from dmondrian.data.paths import check_paths
 from dmondrian.data.plan import (
-    Block,
     Group,
-    PartitionValue,
     Plan,
     arrange,
     arrange_mixed,
@@ -74,8 +73,8 @@ def extend_plan(
         has another name now.
     """
     check_paths(source)
-    planned = dict.fromkeys(block.uri for block in plan.blocks)
-    needed = {block.uri for block in plan.blocks_after(learned)}
+    planned = dict.fromkeys(plan.table.uris())
+    needed = set(plan.blocks_after(learned).uris())
     past = [uri for uri in planned if uri not in needed]
     found = list_data(source, plan, needed, among)
     files, tables = found.files, found.tables
@@ -88,7 +87,7 @@ def extend_plan(
     places, doubtful = find_places(plan, footers, {*unread, *found.held}, past)
     old = set(places.values())
     spare = {one.file.uri: one.file.fingerprint for one in footers if one.file.uri not in old}
-    prints = {block.uri: block.fingerprint for block in plan.blocks}
+    prints = dict(plan.table.fingerprints())
     changed = _changed(plan, unread, set(spare.values()))
     same = {uri for uri, text in changed.items() if text and text == prints[uri]}
     changed = {uri: text for uri, text in changed.items() if uri not in same}
@@ -125,11 +124,11 @@ def extend_plan(
         notes=(*kept, *map(version_note, tables)),
         about_learned=about,
         tables=(*others, *tables),
-    )
+    ).with_digest_of(plan)
     _check_names(plan, fresh)
     if moved := [uri for uri, now in moves.items() if now != uri]:
         note = f"{len(moved)} of the files moved: {moved[0]} is {places[moved[0]]}"
-        plan = replace(plan, notes=(*plan.notes, note))
+        plan = replace(plan, notes=(*plan.notes, note)).with_digest_of(plan)
     if not fresh:
         return plan
     partitions = partition_types([footer.file for footer in fresh], plan.schema)
@@ -149,7 +148,7 @@ def extend_plan(
     warn_of_varied(plan.schema, fresh, notes)
     return replace(
         plan,
-        blocks=(*plan.blocks, *more),
+        blocks=plan.table + more,
         notes=tuple(notes),
         earlier=(*plan.earlier, (plan.n_rows, plan.digest)),
         bands=(*plan.bands, *bands),
@@ -180,7 +179,8 @@ def _about_learned(
     PlanError
         A new file may be one that was learned, and nothing tells whether it is.
     """
-    blocks = {block.uri: block for block in plan.blocks}
+    blocks = {block.uri: block for block in plan.table.of_files(doubtful)}
+    n_files = plan.table.n_files
     gone = [uri for uri in past if uri not in places]
     for uri in gone:
         if uri in doubtful and not blocks[uri].fingerprint:
@@ -190,13 +190,13 @@ def _about_learned(
             )
     if gone:
         yield (
-            f"{_of_files(len(gone), len(blocks))} not among the data any more, the first "
+            f"{_of_files(len(gone), n_files)} not among the data any more, the first "
             f"{gone[0]}: their rows were learned, and the run goes on without them"
         )
     if again:
         hold = "holds" if len(again) == 1 else "hold"
         note = (
-            f"of the {counted(len(blocks), 'file')} of the stream {len(again):,} {hold} other "
+            f"of the {counted(n_files, 'file')} of the stream {len(again):,} {hold} other "
             f"bytes than those that were learned, the first {again[0]}: the rows that they hold "
             "now are NOT learned; write rows that are to be learned to files of new names"
         )
@@ -211,7 +211,7 @@ def _changed(
 
     They differ in size or, of local files, in time; or a new file has the bytes that were learned.
     """
-    blocks = {block.uri: block for block in plan.blocks}
+    blocks = {block.uri: block for block in plan.table.of_files(unread)}
     differ = [
         uri
         for uri, file in unread.items()
@@ -334,7 +334,7 @@ def _check_prefix(
     doubtful: Mapping[str, str],
 ) -> None:
     """Refuse a source in which a row group of the files that are needed is missing or changed."""
-    blocks = (block for block in plan.blocks if block.uri in needed)
+    blocks = plan.table.of_files(needed)
     if change := _first_change(blocks, groups, versions, places, doubtful):
         raise PlanError(
             f"{change}: the run has it in its stream, and has not learned all of its rows. Put it "

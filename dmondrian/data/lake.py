@@ -100,7 +100,7 @@ def list_data(
     tables = [named_table(os.fspath(item)) for item in items]
     _refuse_two_versions(tables)
     lost: list[Link] | None = None if among is None else []  # whoever chose has named them
-    past = () if plan is None else {b.uri for b in plan.blocks}.difference(needed)
+    past = () if plan is None else set(plan.table.uris()).difference(needed)
     if not any(tables):
         files, notes = list_files(source, past, lost)
         return Listing([file for file in files if among is None or file.uri in among], notes)

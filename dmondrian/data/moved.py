@@ -8,7 +8,7 @@ ETag or time of change.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote, urlsplit
@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 
 from dmondrian.checkpoint.stream import Stream
+from dmondrian.data.block_table import Block
 from dmondrian.data.fingerprint import fingerprint, read_end
 from dmondrian.data.footers import MAX_CONNECTIONS, Footer
 from dmondrian.data.plan import Plan
@@ -74,14 +75,21 @@ def find_places(
         The same for files that look alike but cannot be confirmed to be the same.
     """
     listed = {footer.file.uri: footer for footer in footers}
-    planned = _files_of(plan)
-    places = {uri: uri for uri in planned if uri in listed or uri in unread}
+    prints_then = dict(plan.table.fingerprints())
+    places = {uri: uri for uri in prints_then if uri in listed or uri in unread}
     doubtful: dict[str, str] = {}
-    missing = {_parts(uri): uri for uri in planned if uri not in places}
-    spare = {_parts(uri): uri for uri in listed if uri not in planned}
+    spare = {_parts(uri): uri for uri in listed if uri not in prints_then}
     by_name: dict[str, list[_Parts]] = {}
     for parts in spare:
         by_name.setdefault(parts[-1], []).append(parts)
+    # Of a stream that is followed nearly all files are gone: only some can be those that came.
+    of_spare = {listed[uri].file.fingerprint for uri in spare.values()} - {""}
+    missing = {
+        parts: uri
+        for uri, text in prints_then.items()
+        if uri not in places and ((parts := _parts(uri))[-1] in by_name or text in of_spare)
+    }
+    planned = _files_of(plan.table.of_files(set(missing.values())))
 
     def try_at(then: _Parts, now: _Parts) -> bool:
         if now not in spare or not planned[missing[then]].resembles(listed[spare[now]]):
@@ -164,19 +172,25 @@ def place(plan: Plan, files: Mapping[str, tuple[str, str]]) -> Plan:
     files : mapping of str to (str, str)
         From the uri of a file in the plan to its current uri and stamp; other files keep theirs.
     """
-    origins, blocks = {}, []
-    for block in plan.blocks:
-        origin = plan.origins.get(block.uri, (block.uri, block.stamp))
-        uri, stamp = files.get(block.uri, (block.uri, block.stamp))
-        if (uri, stamp) != origin:
-            origins[uri] = origin
-        blocks.append(replace(block, uri=uri, stamp=stamp))
-    return replace(plan, blocks=tuple(blocks), origins=origins)
+    if not files and not plan.origins:
+        return plan
+    origins: dict[str, tuple[str, str]] = {}
+    places: dict[str, tuple[str, str]] = {}
+    for uri, stamp in plan.table.file_stamps():
+        origin, now = plan.origins.get(uri, (uri, stamp)), files.get(uri, (uri, stamp))
+        if now != origin:
+            origins[now[0]] = origin
+        if now != (uri, stamp):
+            places[uri] = now
+    table = plan.table.moved(places) if places else plan.table
+    return replace(plan, blocks=table, origins=origins).with_digest_of(plan)
 
 
 def places_of(plan: Plan) -> dict[str, tuple[str, str]]:
     """Return the files whose places differ from the stored plan, as `place` takes them."""
-    stamps = {block.uri: block.stamp for block in plan.blocks}
+    if not plan.origins:
+        return {}
+    stamps = dict(plan.table.file_stamps())
     return {origin[0]: (uri, stamps[uri]) for uri, origin in plan.origins.items()}
 
 
@@ -206,7 +220,7 @@ def place_beside(plan: Plan, home: str, now: str) -> Plan:
         With the unchanged files at the same place relative to the copy; other files keep theirs.
     """
     files = {}
-    for uri, planned in _files_of(plan).items():
+    for uri, planned in _files_of(plan.blocks).items():
         there = _beside(uri, home, now)
         if there is None or there == uri:
             continue
@@ -231,7 +245,7 @@ def absent_files(plan: Plan, position: int = 0) -> tuple[list[str], list[str]]:
         A store does not answer.
     """
     gone, changed = [], []
-    files = _files_of(replace(plan, blocks=plan.blocks_after(position), bands=()))
+    files = _files_of(plan.blocks_after(position))
     with ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
         for uri, version in zip(files, pool.map(_version_now, files), strict=True):
             if version is None:
@@ -248,9 +262,9 @@ def _version_now(uri: str) -> Version | None:
         raise DataError(f"cannot look at {uri}, a file of the plan: {error}") from error
 
 
-def _files_of(plan: Plan) -> dict[str, _Planned]:
+def _files_of(blocks: Iterable[Block]) -> dict[str, _Planned]:
     files: dict[str, _Planned] = {}
-    for block in plan.blocks:
+    for block in blocks:
         new = _Planned(block.size, block.stamp, block.fingerprint, {})
         files.setdefault(block.uri, new).rows[block.row_group] = block.group_rows
     return files

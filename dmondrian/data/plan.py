@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,14 @@ import pyarrow.parquet as pq
 
 from dmondrian._text.wording import counted
 from dmondrian.checkpoint.document import parse_json
+from dmondrian.data.block_table import (
+    NUMBERS,
+    Block,
+    BlockTable,
+    Partition,
+    PartitionValue,
+    TableMaker,
+)
 from dmondrian.data.chunks import Band, Chunk, join, lay_bands, mix
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import GROUP_ORDER, permutation
@@ -35,11 +43,9 @@ from dmondrian.errors import CorruptError
 
 BLOCK_ROWS = 65_536  # longer row groups are cut into blocks of this many rows
 _META = b"dmondrian.plan"
+_NO_BLOCKS = '"blocks":[]'
 _FORMAT = 1
 _MIXED_FORMAT = 2  # of plans with bands: versions that know none refuse them by it
-
-# (key, Arrow type as text, value as text or None for null) of one key=value folder
-PartitionValue = tuple[str, str, str | None]
 
 
 @dataclass(frozen=True)
@@ -68,32 +74,11 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Block:
-    """Consecutive rows of one row group (after the shuffle of its rows, if there is one).
-
-    In a plan with bands a block is a whole row group; its index determines its band.
-    """
-
-    index: int  # place in the stream
-    position: int  # number of the first row in the stream
-    uri: str  # absolute path or URL
-    row_group: int  # number of the row group in its file
-    rows: int  # rows in this block
-    offset: int  # first row within the row group
-    group: int  # number of the row group in the source, before any shuffle: the shuffle's key
-    group_rows: int  # rows in the whole row group
-    size: int  # bytes of the file
-    stamp: str  # ETag or last change of the file
-    partition: tuple[PartitionValue, ...] = ()
-    fingerprint: str = ""  # of the file, if it is known; not in the plan's digest
-
-
-@dataclass(frozen=True)
 class Plan:
     """A frozen, numbered stream of rows."""
 
     schema: Schema
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]  # a `BlockTable`, whatever was given
     shuffle: bool = False
     seed: int = 0
     notes: tuple[str, ...] = ()  # columns left out and oddities of the data; not in the digest
@@ -112,15 +97,25 @@ class Plan:
     tables: tuple[TableState, ...] = ()  # not in the digest
     about_learned: tuple[str, ...] = field(default=(), compare=False)  # notes; not stored
 
+    def __post_init__(self) -> None:
+        """Keep the blocks as columns."""
+        object.__setattr__(self, "blocks", BlockTable.of(self.blocks))
+
+    @property
+    def table(self) -> BlockTable:
+        """The blocks as columns."""
+        assert isinstance(self.blocks, BlockTable)  # see `__post_init__`
+        return self.blocks
+
     def __repr__(self) -> str:
         """Return one line, without the blocks, of which there may be thousands."""
-        n_files = len({block.uri for block in self.blocks})
+        n_files = self.table.n_files
         return f"Plan({counted(self.n_rows, 'row')}, {counted(n_files, 'file')}, {self.schema!r})"
 
     @cached_property
     def n_rows(self) -> int:
         """Rows in the files of the plan (before rows without a target are dropped)."""
-        return sum(block.rows for block in self.blocks)
+        return self.table.n_rows
 
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:
@@ -134,14 +129,14 @@ class Plan:
         """Chunks of one block each, unless the stream is mixed."""
         return self.chunks if self.bands else join(self.blocks, max_rows=0)
 
-    def blocks_before(self, position: int) -> tuple[Block, ...]:
+    def blocks_before(self, position: int) -> BlockTable:
         """Return the blocks with rows before a position; they may have later rows too."""
         if self.bands:
             last = max((chunk.last for chunk in self.chunks if chunk.start < position), default=0)
-            return self.blocks[:last]
-        return tuple(block for block in self.blocks if block.position < position)
+            return self.table[:last]
+        return self.table.where(self.table.column("position") < position)
 
-    def blocks_after(self, position: int) -> tuple[Block, ...]:
+    def blocks_after(self, position: int) -> BlockTable:
         """Return the blocks that are read to go on from a position: with rows behind it.
 
         Of rows that are mixed, all of the blocks that some of these are drawn from.
@@ -151,15 +146,29 @@ class Plan:
                 (chunk.first for chunk in self.chunks if chunk.stop > position),
                 default=len(self.blocks),
             )
-            return self.blocks[first:]
-        return tuple(block for block in self.blocks if block.position + block.rows > position)
+            return self.table[first:]
+        ends = self.table.column("position") + self.table.column("rows")
+        return self.table.where(ends > position)
 
     @cached_property
     def digest(self) -> str:
         """Hexadecimal SHA-256 of the canonical content."""
-        content = {**self._header(), "blocks": self._rows()}
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(text.encode("ascii")).hexdigest()
+        text = _canonical({**self._header(), "blocks": []})
+        # The keys are sorted: before the blocks are the bands at most, which are numbers.
+        head, tail = text.split(_NO_BLOCKS, 1)
+        found = hashlib.sha256(f"{head}{_NO_BLOCKS[:-1]}".encode("ascii"))
+        before = ""
+        for rows in self._rows():
+            found.update(f"{before}{_canonical(rows)[1:-1]}".encode("ascii"))
+            before = ","
+        found.update(f"]{tail}".encode("ascii"))
+        return found.hexdigest()
+
+    def with_digest_of(self, other: Plan) -> Plan:
+        """Return this plan, of the same content as another, whose digest may be known already."""
+        if "digest" in vars(other):
+            vars(self)["digest"] = other.digest
+        return self
 
     def digest_at(self, position: int) -> str:
         """Return the digest of the oldest plan that has a position: trees there depend on it."""
@@ -176,14 +185,18 @@ class Plan:
             header["bands"] = [[band.stop, band.shares] for band in self.bands]
         return header
 
-    def _rows(self) -> list[list[Any]]:
-        """Return the stored form of each block."""
-        origins = self.origins
-        return [
-            _row(replace(block, uri=origin[0], stamp=origin[1]) if origin else block)
-            for block in self.blocks
-            for origin in (origins.get(block.uri),)
-        ]
+    def _rows(self) -> Iterator[list[list[Any]]]:
+        """Yield the stored form of blocks, some at a time: of all it would be many objects."""
+        for first in range(0, len(self.blocks), _BATCH_ROWS):
+            yield [_row(block, self.origins) for block in self.table[first : first + _BATCH_ROWS]]
+
+    def _stored_rows(self) -> Iterator[list[list[Any]]]:
+        """Yield what is written of blocks, some at a time: `_rows`, and the fingerprint."""
+        for first in range(0, len(self.blocks), _BATCH_ROWS):
+            yield [
+                [*_row(block, self.origins), block.fingerprint]
+                for block in self.table[first : first + _BATCH_ROWS]
+            ]
 
     def to_parquet(self) -> bytes:
         """Write the plan as a Parquet file: a row per block, the rest in the file's metadata."""
@@ -197,13 +210,9 @@ class Plan:
         if self.asked is not None:
             header["asked"] = self.asked
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
-        rows = self._rows()
-        columns = [
-            pa.array([row[i] for row in rows], type=kind) for i, (_, kind) in enumerate(_FIELDS)
-        ]
-        columns.append(pa.array([block.fingerprint for block in self.blocks], type=_FINGERPRINT[1]))
         fields = pa.schema([*_FIELDS, _FINGERPRINT], {_META: text.encode()})
-        table = pa.Table.from_arrays(columns, schema=fields)
+        parts = [_stored_columns(rows, fields) for rows in self._stored_rows()]
+        table = pa.Table.from_batches(parts, schema=fields).combine_chunks()
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
         return sink.getvalue().to_pybytes()
@@ -218,10 +227,10 @@ class Plan:
             The bytes are truncated, altered or not a plan.
         """
         try:
-            header, rows = _read(data)
+            header, blocks = _read(data)
             plan = cls(
                 schema=Schema.from_json(header["schema"]),
-                blocks=tuple(_block(row) for row in rows),
+                blocks=blocks,
                 shuffle=header["shuffle"],
                 seed=header["seed"],
                 notes=tuple(header["notes"]),
@@ -262,27 +271,17 @@ class Plan:
             raise ValueError("the options that were given are no text")
         if any(len(digest) != 64 for _, digest in self.earlier):
             raise ValueError("a plan that it continues has no digest")
-        position = 0
-        for index, block in enumerate(self.blocks):
-            if (block.index, block.position) != (index, position):
-                raise ValueError(f"block {index} is not at row {position} of the stream")
-            is_within = block.offset >= 0 and block.offset + block.rows <= block.group_rows
-            if not (1 <= block.rows <= block.group_rows < _MOST_ROWS and is_within):
-                raise ValueError(f"block {index} is not a part of its row group")
-            if min(block.row_group, block.group, block.size) < 0 or block.row_group >= 2**31:
-                raise ValueError(f"block {index} has a negative number")
-            if any(type(text) is not str for text in (block.uri, block.stamp, block.fingerprint)):
-                raise ValueError(f"block {index} names no file")
-            position += block.rows
+        _check_blocks(self.table)
         self._check_bands()
 
     def _check_bands(self) -> None:
         """Raise ValueError if bands are not of whole row groups, or have too many shares."""
         if self.bands and not self.shuffle:
             raise ValueError("a stream that is not shuffled has no bands")
-        if self.bands and any(block.rows < block.group_rows for block in self.blocks):
+        rows, table = self.table.column("rows"), self.table
+        if self.bands and (rows < table.column("group_rows")).any():
             raise ValueError("a block of a band is a part of a row group")
-        ends = {block.position + block.rows for block in self.blocks}
+        ends = set((table.column("position") + rows).tolist()) if self.bands else set()
         start = 0
         for band in self.bands:
             if type(band.stop) is not int or type(band.shares) is not int:
@@ -296,8 +295,28 @@ class Plan:
             raise ValueError(f"a band is cut into more than {_MOST_SHARES} shares")
 
 
-def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
-    """Return header and rows, up to the size that a plan may have."""
+def _check_blocks(table: BlockTable) -> None:
+    """Raise ValueError if numbers of a block are impossible; the first such block is named."""
+    names = "index", "position", "rows", "offset", "group_rows", "row_group", "group", "size"
+    index, position, rows, offset, group_rows, row_group, group, size = map(table.column, names)
+    is_part = (rows >= 1) & (rows <= group_rows) & (group_rows < _MOST_ROWS)
+    is_part &= (offset >= 0) & (offset <= group_rows - np.where(is_part, rows, 0))
+    # Sums of rows that are in bounds do not overflow.
+    starts = np.cumsum(np.where(is_part, rows, 0)) - np.where(is_part, rows, 0)
+    is_placed = (index == np.arange(len(table))) & (position == starts)
+    is_known = (np.minimum(np.minimum(row_group, group), size) >= 0) & (row_group < 2**31)
+    if (is_placed & is_part & is_known).all():
+        return
+    at = int(np.argmin(is_placed & is_part & is_known))
+    if not is_placed[at]:
+        raise ValueError(f"block {at} is not at row {starts[at]} of the stream")
+    if not is_part[at]:
+        raise ValueError(f"block {at} is not a part of its row group")
+    raise ValueError(f"block {at} has a negative number")
+
+
+def _read(data: bytes) -> tuple[dict[str, Any], BlockTable]:
+    """Return header and blocks, up to the size that a plan may have."""
     # Repeated texts stay shared: a page can repeat one text a billion times.
     there = set(pq.read_schema(pa.BufferReader(data)).names)
     texts = [
@@ -314,14 +333,25 @@ def _read(data: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     kinds = [(part.name, _plain_type(part.type)) for part in file.schema_arrow]
     if kinds not in (_FIELDS, [*_FIELDS, _FINGERPRINT], [*_FIELDS, _FOOTER]):
         raise ValueError("its columns were altered")
-    rows: list[dict[str, Any]] = []
-    n_bytes = 0
+    maker, n_bytes, n_blocks = TableMaker(), 0, 0
+    partitions: dict[str, Partition] = {}
     for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
         n_bytes += sum(_text_bytes(batch.column(name)) for name in texts)
-        if n_bytes > _MOST_BYTES or len(rows) > _MOST_BLOCKS:
+        if n_bytes > _MOST_BYTES or n_blocks > _MOST_BLOCKS:
             raise ValueError(f"it has more than {_MOST_BLOCKS} blocks, or names of many bytes")
-        rows += batch.to_pylist()
-    return header, iter(rows)
+        if empty := [name for name in batch.schema.names if batch.column(name).null_count]:
+            raise ValueError(f"a block has no {empty[0]}")
+        n_blocks += batch.num_rows
+        numbers = [batch.column(name).to_pylist() for name in (*NUMBERS, "size")]
+        names = [batch.column(name).to_pylist() for name in ("uri", "stamp", "partition")]
+        has_prints = _FINGERPRINT[0] in batch.schema.names
+        prints = batch.column(_FINGERPRINT[0]).to_pylist() if has_prints else [""] * len(batch)
+        rows = zip(zip(*numbers, strict=True), *names, prints, strict=True)
+        for (*own, size), uri, stamp, text, fingerprint in rows:
+            if text not in partitions:
+                partitions[text] = _partition(text)
+            maker.add(own, uri, size, stamp, partitions[text], fingerprint)
+    return header, maker.table()
 
 
 def _text_bytes(column: pa.Array) -> int:
@@ -414,7 +444,8 @@ def _ordered(
 ) -> tuple[list[tuple[int, Group]], int]:
     """Return row groups with their numbers in stream order, and the position where they start."""
     order = permutation(seed, GROUP_ORDER, len(groups)) if shuffle else np.arange(len(groups))
-    first = max((block.group for block in before), default=-1) + 1
+    known = BlockTable.of(before)
+    first = int(known.column("group").max()) + 1 if len(known) else 0
     start = before[-1].position + before[-1].rows if before else 0
     return [(first + int(number), groups[number]) for number in order], start
 
@@ -445,15 +476,31 @@ def _cut(
             position += rows
 
 
-def _row(block: Block) -> list[Any]:
-    partition = json.dumps(block.partition, separators=(",", ":"))
-    return [getattr(block, name) for name, _ in _FIELDS[:-1]] + [partition]
+def _row(block: Block, origins: Mapping[str, tuple[str, str]]) -> list[Any]:
+    """Return the stored form of a block: as when the plan was made."""
+    uri, stamp = origins.get(block.uri, (block.uri, block.stamp))
+    partition = "[]" if not block.partition else json.dumps(block.partition, separators=(",", ":"))
+    return [
+        block.index, block.position, uri, block.row_group, block.rows, block.offset, block.group,
+        block.group_rows, block.size, stamp, partition,
+    ]  # fmt: skip
 
 
-def _block(row: dict[str, Any]) -> Block:
-    partition = parse_json(row.pop("partition"))
-    row.pop(_FOOTER[0], None)
+def _stored_columns(rows: Sequence[Sequence[Any]], fields: pa.Schema) -> pa.RecordBatch:
+    """Return rows as columns."""
+    columns = [pa.array([row[i] for row in rows], type=kind) for i, kind in enumerate(fields.types)]
+    return pa.RecordBatch.from_arrays(columns, schema=fields)
+
+
+def _partition(text: str) -> Partition:
+    """Return the values of key=value folders as they are stored."""
+    partition = parse_json(text)
     for key, kind, value in partition:
         if type(key) is not str or type(kind) is not str or type(value) not in (str, type(None)):
             raise ValueError("the values of a key=value folder should be texts")
-    return Block(**row, partition=tuple((key, kind, value) for key, kind, value in partition))
+    return tuple((key, kind, value) for key, kind, value in partition)
+
+
+def _canonical(content: Any) -> str:
+    """Return JSON that is the same for the same content."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

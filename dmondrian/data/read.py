@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from dmondrian._text.wording import counted
 from dmondrian.data.arrow_values import BoolArray, FloatArray, IntArray
+from dmondrian.data.block_table import Block
 from dmondrian.data.chunks import Chunk
 from dmondrian.data.columns import partition_array
 from dmondrian.data.encode import (
@@ -35,7 +36,7 @@ from dmondrian.data.encode import (
     with_class_weight,
 )
 from dmondrian.data.footers import first_line, open_parquet, read_columns
-from dmondrian.data.plan import Block, Plan
+from dmondrian.data.plan import Plan
 from dmondrian.data.schema import Schema
 from dmondrian.data.shuffle import CHUNK_ORDER, permutation, share_rows
 from dmondrian.data.single_flight_cache import SingleFlightCache

@@ -33,6 +33,7 @@ from dmondrian.data.paths import check_paths
 from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.events import EventListener
+from dmondrian.distributed.cluster.free_memory import free_memory
 from dmondrian.distributed.cluster.interrupt import Interrupts
 from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.cluster.prometheus_metrics import HOST
@@ -156,7 +157,8 @@ def follow(
         "data", where files come that are to be scored, and "out", a folder or URL; and "keep",
         "details" and "memory_limit" of :func:`dmondrian.distributed.score`. After each look the
         files that are new there are scored by the newest checkpoint, each once and into a folder of
-        its own below "out", whose ``_scored.json`` names the file and the checkpoint.
+        its own below "out", whose ``_scored.json`` names the file and the checkpoint. With "delta"
+        "out" is a Delta table of all scores too, to which each look appends, once each.
     on_scored : callable or None
         Called with :class:`Scored` after each file that was scored.
     export : str, path or sequence of them
@@ -224,7 +226,7 @@ def follow(
         _check_joined(url, joining)
     arrivals, is_exported = Arrivals(data, _known(url)), False
     run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
-    newest, before = None, None
+    newest, before, freed = None, None, None
     with ExitStack() as stack, Interrupts() as asked:
         metrics = serve_metrics(stack, metrics_port, metrics_host)
         options = replace(options, metrics=metrics)
@@ -305,6 +307,9 @@ def follow(
                 scoring.look(connect_unless_asked, is_asked)
             if once or (batches is not None and batches.is_over and not n_taken):
                 break
+            if newest is not freed:
+                free_memory()  # an attempt's parts refer to each other, and many have the plan
+                freed = newest
             if not n_taken:
                 _wait(asked, interval)
     return newest
@@ -366,7 +371,7 @@ def _check_joined(url: str, joining: LabelJoin) -> None:
     """
     plan = _plan(url)
     there = set(open_store(joining.out).list())
-    learned = [] if plan is None else sorted({block.uri for block in plan.blocks})
+    learned = [] if plan is None else sorted(set(plan.table.uris()))
     gone = [uri for uri in learned if uri.rpartition("/")[2] not in there]
     if gone:
         raise DataError(
@@ -432,8 +437,8 @@ def _known(url: str) -> set[str]:
         return set()
     if (lagged := lags_of_run(Run.open(url))) is not None:
         return lagged.known()
-    needed = {block.uri for block in plan.blocks_after(learned_by_all(Run.open(url)))}
-    return {block.uri for block in plan.blocks} - needed
+    needed = plan.blocks_after(learned_by_all(Run.open(url))).uris()
+    return set(plan.table.uris()).difference(needed)
 
 
 def _plan(url: str) -> Plan | None:

@@ -137,7 +137,7 @@ def _moment(seconds: float) -> str:
 
 
 def _from_files(plan: Any) -> str:
-    files = list(dict.fromkeys(block.uri for block in plan.blocks))
+    files = list(dict.fromkeys(plan.table.uris()))
     order = f"shuffled by seed {plan.seed}" if plan.shuffle else "in the order of the files"
     named = files[0] if len(files) == 1 else f"{len(files):,} files, {files[0]} first"
     return f", from {named}, {order}"
@@ -452,7 +452,7 @@ def inputs(facts: Facts) -> Markup:
         has_schema=True,
         plan=plan,
         rows="" if plan is None else counted(plan.n_rows, "row"),
-        files=[] if plan is None else list(dict.fromkeys(block.uri for block in plan.blocks)),
+        files=[] if plan is None else list(dict.fromkeys(plan.table.uris())),
         columns=columns[:_UNFOLDED],
         folded=columns[_UNFOLDED:],
         more=counted(n_more, "more column") if n_more > 0 else "",

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from dmondrian.checkpoint import Run
 
@@ -43,6 +44,7 @@ checkpoint_every = "1500 rows"
 score = "incoming"
 scores = "scores/{run}"
 keep = ["row"]
+delta = true
 {export}
 [cluster]
 {cluster}
@@ -235,8 +237,11 @@ def test_files_without_labels_are_scored_once_whatever_becomes_of_the_process(
     assert found[names[-1]][1] == found[names[-2]][1] == 1700
     parts = [pq.read_table(file) for file in sorted(scores.glob("*/part-*.parquet"))]
     everything = pa.concat_tables(parts)["row"].to_pylist()
-    assert not list(scores.glob("*/*probe*"))
+    # A kill while a file is written leaves `name#1`, which no listing shows.
+    assert not [one for one in scores.glob("*/*probe*") if "#" not in one.name]
     assert len(everything) == len(set(everything)) == 500 + 400 + 20 * 300 + 140_000
+    table = DeltaTable(str(scores)).to_pyarrow_table()
+    assert table.sort_by("row").equals(pa.concat_tables(parts).sort_by("row").cast(table.schema))
     for name in (names[0], names[1], names[-2]):  # what the model of that row says by itself
         out = tmp_path / "again" / Path(name).stem
         folder, position = found[name]

@@ -139,7 +139,7 @@ def test_threads_read_what_one_reads(write: Write) -> None:
     alone = [read_block(plan, block).X.tobytes() for block in plan.blocks]
     with ThreadPoolExecutor(max_workers=4) as pool:
         together = list(
-            pool.map(lambda block: read_block(plan, block).X.tobytes(), plan.blocks * 3)
+            pool.map(lambda block: read_block(plan, block).X.tobytes(), [*plan.blocks] * 3)
         )
     assert together == alone * 3
 

@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,8 @@ from urllib.parse import urlsplit
 
 import dask
 import numpy as np
-from distributed import Client, LocalCluster, Worker, WorkerPlugin
+from distributed import Client, LocalCluster, Scheduler, Worker, WorkerPlugin
+from distributed.scheduler import DEFAULT_EXTENSIONS
 from distributed.security import Security
 
 from dmondrian.checkpoint import decode_forest, encode_forest
@@ -64,6 +65,32 @@ CONFIG = {
     "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 4 << 20,
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 16 << 20,
 }
+
+
+class NoSpans:
+    """Scheduler extension in place of the one that records spans of tasks, for a dashboard.
+
+    That one keeps a record of each time that tasks came and went for as long as the scheduler
+    lives, and by its number, which tasks carry, each worker keeps a dozen sums more: of a process
+    that is followed some ten kilobytes at each look.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        """Take the scheduler, as extensions are given it."""
+
+    def observe_tasks(self, tasks: Iterable[Any], **_: Any) -> dict[Any, Any]:
+        """Return the spans of tasks that can be run now: none."""
+        return {}
+
+    def heartbeat(self, worker: Any, data: Any) -> None:
+        """Take what a worker has measured by span: nothing."""
+
+
+def scheduler_options(**others: Any) -> dict[str, Any]:
+    """Return the options of a scheduler whose memory does not grow with the tasks it has had."""
+    extensions = {**DEFAULT_EXTENSIONS, "spans": NoSpans}
+    extensions.pop("stealing", None)  # as `CONFIG` has it
+    return {**others, "extensions": extensions}
 
 
 _PRIVATE = ("tls", "wss", "inproc")  # protocols that encrypt, or that leave no process
@@ -289,7 +316,7 @@ def _local(size: dict[str, Any]) -> Iterator[Client]:
         **size,
         # By default the scheduler serves HTTP to all hosts on one fixed port.
         "dashboard_address": "127.0.0.1:0",
-        "scheduler_kwargs": {"dashboard": False},
+        "scheduler_kwargs": scheduler_options(dashboard=False),
     }
     with ExitStack() as stack:
         # A cluster interrupted while it starts can neither be used nor closed.

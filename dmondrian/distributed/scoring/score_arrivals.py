@@ -6,11 +6,13 @@
         _scored.json        the file, its size and stamp, and the checkpoint that scores it; first
         _score.json ...     as :mod:`dmondrian.distributed.scoring.output_folder` has it
         _manifest.json      the file is scored; last
+    _delta_log/             of all scored files as one Delta table, if it is wanted
 
 Relies on scoring, which finishes what a killed process began, and on arrivals for files that are
 whole. Promises that a file is scored by one checkpoint, which is recorded before its first score is
 written; that a file with a manifest is not scored again; and that a file which cannot be scored is
-a warning, and keeps no other from being scored.
+a warning, and keeps no other from being scored. A Delta table has each scored file once, from the
+end of the look that scored it or, if that was killed before, from the next one.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from dmondrian._text.wording import NOTED
 from dmondrian.checkpoint import Run, document
 from dmondrian.data import Arrivals
 from dmondrian.distributed.cluster.progress import Progress
+from dmondrian.distributed.scoring.delta_scores import ScoreTable
 from dmondrian.distributed.scoring.memory_plan import parse_limit
 from dmondrian.distributed.scoring.model_info import open_model
 from dmondrian.distributed.scoring.output_folder import ABOUT, MANIFEST, check_flag
@@ -88,7 +91,8 @@ class ScoreArrivals:
         URL of the run whose newest checkpoint scores.
     options : mapping
         "data": where files come; "out": where a folder for each is made; and "keep", "details" and
-        "memory_limit" of :func:`dmondrian.distributed.score`.
+        "memory_limit" of :func:`dmondrian.distributed.score`; and "delta": whether "out" is made
+        a Delta table of all scores, which each look appends to.
     on_scored : callable or None
         Called with :class:`Scored` after each file.
 
@@ -96,6 +100,8 @@ class ScoreArrivals:
     ------
     ParameterError
         A name is missing or unknown, a value is not allowed, or "out" holds something else.
+    MissingPackageError
+        "delta" is wanted, and its package is not installed.
     StoreError
         The folder cannot be written.
     """
@@ -103,9 +109,11 @@ class ScoreArrivals:
     def __init__(
         self, run: str, options: Mapping[str, Any], on_scored: Callable[[Scored], object] | None
     ) -> None:
-        self._out, self._how = _checked(options)
+        self._out, self._how, self._table = _checked(options)
         self._run, self._on_scored = run, on_scored
         self._done = _Done(_finished(self._out))
+        # Scored files that the table may lack: a process may be killed before it appends them.
+        self._unlisted_scores = [] if self._table is None else sorted(self._done)
         self._arrivals = Arrivals(options["data"], self._done)
         self._compared: dict[str, State] = {}  # scored files, as they were when last compared
         self._refused: dict[str, State] = {}  # files that cannot be scored
@@ -126,6 +134,7 @@ class ScoreArrivals:
         KeyboardInterrupt
             It was asked to end while a file was scored, which goes on from there the next time.
         """
+        self._append()
         try:
             arrived = self._arrivals.look()
         except DataError as error:  # nothing that is to be scored keeps rows from being learned
@@ -157,7 +166,14 @@ class ScoreArrivals:
             if is_asked():
                 break
             n_scored += self._score(uri, state, newest, connect, is_asked)
+        self._append()
         return n_scored
+
+    def _append(self) -> None:
+        """Append to the Delta table what was scored since the last time."""
+        if self._table is not None and self._unlisted_scores:
+            self._table.append(self._unlisted_scores)
+            self._unlisted_scores = []
 
     def _newest(self) -> int | None:
         """Return the position of the newest checkpoint; None if no model can answer yet."""
@@ -206,6 +222,8 @@ class ScoreArrivals:
             _log.warning("%s is not scored: %s", uri, error)
             return False
         self._done.add(name)
+        if self._table is not None:
+            self._unlisted_scores.append(name)
         self._compared[uri] = state
         if self._on_scored is not None:
             seconds = time.monotonic() - began
@@ -280,28 +298,33 @@ def folder_of(uri: str) -> str:
     return f"{legible}-{hashlib.sha256(uri.encode()).hexdigest()[:16]}"
 
 
-def _checked(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the folder for scores and the options of each scoring."""
-    others = sorted(set(options) - {*NEEDED, *OPTIONAL})
+def _checked(options: Mapping[str, Any]) -> tuple[str, dict[str, Any], ScoreTable | None]:
+    """Return the folder for scores, the options of each scoring, and the Delta table of all."""
+    others = sorted(set(options) - {*NEEDED, *OPTIONAL, "delta"})
     missing = [name for name in NEEDED if name not in options]
     if others or missing:
         raise ParameterError(
             f"score has {', '.join(map(repr, options)) or 'nothing'}; expected 'data' and 'out', "
-            "and of 'keep', 'details' and 'memory_limit' those that are wanted"
+            "and of 'keep', 'details', 'delta' and 'memory_limit' those that are wanted"
         )
     how = {name: value for name, value in options.items() if name in OPTIONAL}
     check_flag("details", how.get("details", True))
+    check_flag("delta", options.get("delta", False))
     parse_limit(how.get("memory_limit"))
     store = open_store(options["out"])
     check_writable(store.url)
+    url = store.url.rstrip("/")
+    table = ScoreTable(url) if options.get("delta", False) else None
     here = [name for name in store.list() if "/" not in name]
+    if table is not None and table.is_begun:  # files in it may be those of a compaction
+        here = [name for name in here if name == ABOUT]
     strange = [name for name in here if name == ABOUT or name.endswith(".parquet")]
     if strange:
         raise ParameterError(
             f"score: {store.url} holds {strange[0]}; expected an empty or new folder, or one that "
             "the same job made: a folder is made in it for each file that is scored"
         )
-    return store.url.rstrip("/"), how
+    return url, how, table
 
 
 def _finished(out: str) -> set[str]:

@@ -151,7 +151,7 @@ def _check_files(plan: Plan, position: int) -> None:
     gone, changed = absent_files(plan, position)
     if not gone and not changed:
         return
-    n_files = len({block.uri for block in plan.blocks})
+    n_files = plan.table.n_files
     parts = [
         f"{len(some):,} of the {counted(n_files, 'file')} {'is' if len(some) == 1 else 'are'} "
         f"{what} ({', '.join(some[:MOST_NAMED])}{', ...' if len(some) > MOST_NAMED else ''})"

@@ -189,7 +189,8 @@ class Attempt:
         # A part of a run may be newer than some of the run's plans.
         known = set(run.stream.digests()) if plan.earlier else set()
         earlier = tuple(pair for pair in plan.earlier if pair[1] in known)
-        self.run, self.plan, self.options = run, replace(plan, earlier=earlier), options
+        self.run, self.options = run, options
+        self.plan = replace(plan, earlier=earlier).with_digest_of(plan)
         self.parameters = ForestParameters.from_json(run.run_json["parameters"])
         self.units = self._cut()
         self.ledger: Ledger | None = None

@@ -125,7 +125,7 @@ class Validation:
 
     def __init__(self, run: Run, plan: Plan) -> None:
         self._run, self._plan = run, plan
-        files = tuple(dict.fromkeys(block.uri for block in plan.blocks))
+        files = tuple(dict.fromkeys(plan.table.uris()))
         self.record = HeldOutRecord(plan.digest, files, plan.n_rows)
         stored = read_record(run.store)
         if stored is not None and stored.digest == plan.digest:

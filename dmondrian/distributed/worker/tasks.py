@@ -30,6 +30,7 @@ from dmondrian.checkpoint.summary import Summary
 from dmondrian.data import Chunk, Plan, count_missing, place, read_chunk
 from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.cluster.code_version import code_digest
+from dmondrian.distributed.cluster.free_memory import free_memory
 from dmondrian.distributed.worker.add_forecasts import add_forecasts
 from dmondrian.distributed.worker.block_cache import (
     BlockCache,
@@ -505,3 +506,5 @@ async def forget(run: str, attempt: str, shards: Sequence[int] | None, dask_work
     holder = dask_worker.plugins.get(PLUGIN)
     if isinstance(holder, ShardHolder):
         holder.registry.forget(run, attempt, shards)
+        if shards is None:
+            free_memory()  # queue and cache refer to the run that they are of, with all its trees

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from distributed import Client
 
 from dmondrian.checkpoint import Run
@@ -195,3 +196,88 @@ def test_what_cannot_be_scored_so_is_refused(run: str, client: Client, tmp_path:
     options = {"data": tmp_path / "table", "out": tmp_path / "out"}
     with pytest.raises(ParameterError, match="is a table; expected a folder"):
         ScoreArrivals(run, options, None).look(lambda: client, lambda: False)
+
+
+@pytest.fixture
+def delta_look(client: Client, run: str, tmp_path: Path) -> Callable[[], int]:
+    """Looks as a new process does that keeps a Delta table; returns the number of files scored."""
+
+    def once() -> int:
+        options = {"data": tmp_path / "in", "out": tmp_path / "out", "delta": True}
+        return ScoreArrivals(run, options, None).look(lambda: client, lambda: False)
+
+    return once
+
+
+def table_at(folder: Path) -> DeltaTable:
+    return DeltaTable(str(folder / "out"))
+
+
+def scored_rows(folder: Path) -> Any:
+    """Return the rows of all score files, read one by one."""
+    files = sorted((folder / "out").glob("*-*/part-*.parquet"))
+    return pa.concat_tables([pq.read_table(file) for file in files])
+
+
+def is_same_rows(table: Any, files: Any) -> bool:
+    """Whether two tables have the same rows, each as often."""
+    order = [(name, "ascending") for name in files.column_names]
+    return bool(table.cast(files.schema).sort_by(order).equals(files.sort_by(order)))
+
+
+def test_a_delta_table_has_each_file_once(delta_look: Callable[[], int], tmp_path: Path) -> None:
+    found = []
+    for numbers in ([2, 3], [4], []):
+        for number in numbers:
+            put(tmp_path, number)
+        found.append((delta_look(), table_at(tmp_path).version()))
+    assert found == [(2, 0), (1, 1), (0, 1)]  # one commit for the files of a look
+    assert is_same_rows(table_at(tmp_path).to_pyarrow_table(), scored_rows(tmp_path))
+    assert scored_rows(tmp_path).num_rows == 900
+
+
+def test_what_a_killed_process_scored_is_appended_by_the_next(
+    delta_look: Callable[[], int], look: Look, tmp_path: Path
+) -> None:
+    put(tmp_path, 2)
+    delta_look()
+    put(tmp_path, 3)
+    look()  # all but the log, as one that is killed between the two
+    assert table_at(tmp_path).to_pyarrow_table().num_rows == 300
+    assert delta_look() == 0
+    assert is_same_rows(table_at(tmp_path).to_pyarrow_table(), scored_rows(tmp_path))
+
+
+def test_a_table_that_was_compacted_gets_no_file_again(
+    delta_look: Callable[[], int], tmp_path: Path
+) -> None:
+    for number in (2, 3):
+        put(tmp_path, number)
+        delta_look()
+    table_at(tmp_path).optimize.compact()
+    assert len(table_at(tmp_path).file_uris()) == 1
+    put(tmp_path, 4)
+    assert delta_look() == 1
+    assert is_same_rows(table_at(tmp_path).to_pyarrow_table(), scored_rows(tmp_path))
+
+
+def test_scores_with_other_columns_stay_outside_of_the_table(
+    delta_look: Callable[[], int],
+    run: str,
+    client: Client,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    put(tmp_path, 2)
+    delta_look()
+    put(tmp_path, 3)
+    options = {"data": tmp_path / "in", "out": tmp_path / "out", "delta": True, "keep": ["sex"]}
+    ScoreArrivals(run, options, None).look(lambda: client, lambda: False)
+    assert "are not appended to the Delta table: their columns are" in caplog.text
+    assert table_at(tmp_path).to_pyarrow_table().num_rows == 300
+
+
+def test_another_table_is_refused(delta_look: Callable[[], int], tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "out", pa.table({"a": [1], "b": [2]}), partition_by=["a"])
+    with pytest.raises(ParameterError, match="is a Delta table that other scores or another"):
+        delta_look()
