@@ -7,8 +7,7 @@ Relies on the continuation of runs (:mod:`dmondrian.distributed.training.train`)
 at the data that finds something new is one; on arrivals for files that are whole; and on
 :mod:`dmondrian.distributed.scoring.score_arrivals` for scores. Promises that
 whatever ends the process, the next one goes on with each row learned once; that it ends in order
-when asked to; and that what it keeps in memory between two looks does not grow with their number,
-but only with the files that are there.
+when asked to; and that what stays in memory of a look is what the stream has of its files.
 """
 
 from __future__ import annotations
@@ -226,7 +225,7 @@ def follow(
         _check_joined(url, joining)
     arrivals, is_exported = Arrivals(data, _known(url)), False
     run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
-    newest, before, freed = None, None, None
+    newest, before = None, None
     with ExitStack() as stack, Interrupts() as asked:
         metrics = serve_metrics(stack, metrics_port, metrics_host)
         options = replace(options, metrics=metrics)
@@ -298,6 +297,7 @@ def follow(
                     lag = None if now.newest is None else max(0.0, time.time() - now.newest)
                     n_rows = found.plan.n_rows
                     _look_at_lag(options, lag, n_rows, url)
+                    free_memory()  # an attempt's parts refer to each other, and many have the plan
                     if on_learned is not None:
                         on_learned(Learned(found.summary["rows"], n_rows, seconds, lag, found))
             if exports and not is_exported and not is_asked() and _has_model(url):
@@ -307,9 +307,6 @@ def follow(
                 scoring.look(connect_unless_asked, is_asked)
             if once or (batches is not None and batches.is_over and not n_taken):
                 break
-            if newest is not freed:
-                free_memory()  # an attempt's parts refer to each other, and many have the plan
-                freed = newest
             if not n_taken:
                 _wait(asked, interval)
     return newest
