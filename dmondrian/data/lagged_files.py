@@ -42,13 +42,14 @@ from dmondrian._text.wording import NOTED, counted, size
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.stream import LAGS
 from dmondrian.data.arrow_values import CATEGORY, NUMBER, TIME, kind_of
+from dmondrian.data.block_table import Block
 from dmondrian.data.columns import partition_array, partition_types, require
 from dmondrian.data.extend import extend_plan
 from dmondrian.data.footers import open_parquet, read_columns
 from dmondrian.data.keyed_lags import KeyedLags
 from dmondrian.data.lag_settings import in_words, lags_of
 from dmondrian.data.make import footers_of, groups_of
-from dmondrian.data.plan import Block, Plan, arrange
+from dmondrian.data.plan import Plan, arrange
 from dmondrian.data.read import check_unchanged
 from dmondrian.data.schema import Column, Schema
 from dmondrian.data.source import Source, is_local
