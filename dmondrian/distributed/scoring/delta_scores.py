@@ -2,9 +2,10 @@
 
 Relies on `deltalake`, and on files of finished scores, which never change. Promises that the table
 has all of them, that the same call again changes nothing, and that a folder whose log names other
-files is refused. Of scores that come one folder after the other the log has an entry for each
-folder, in the commit with its files: so each is appended once, whenever a process is killed, and
-although the table may be compacted or rows of it deleted meanwhile.
+files is refused. Files with a column of a type that Delta has not are refused or left out: the log
+would be of a table that cannot be read. Of scores that come one folder after the other the log has
+an entry for each folder, in the commit with its files: so each is appended once, whenever a process
+is killed, and although the table may be compacted or rows of it deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dmondrian._optional import require
 from dmondrian.checkpoint import document
+from dmondrian.data import Plan
+from dmondrian.data.columns import partition_array
 from dmondrian.data.delta_table import address_of, options_of
+from dmondrian.data.footers import open_parquet
 from dmondrian.data.source import open_uri
 from dmondrian.distributed.scoring.output_folder import MANIFEST
-from dmondrian.errors import CheckpointError, ParameterError, StoreError
+from dmondrian.errors import CheckpointError, ParameterError, SchemaError, StoreError
 from dmondrian.store import open_store
 
 _log = logging.getLogger("dmondrian")
@@ -42,6 +47,35 @@ def require_deltalake() -> None:
     require("deltalake", "lake", "writing scores as a Delta table")
 
 
+def refuse_unknown_types(plan: Plan, keep: Sequence[str]) -> None:
+    """Refuse columns to be kept in a Delta table that has no type for them.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the rows to score, whose files have such a column with one type.
+    keep : sequence of str
+
+    Raises
+    ------
+    SchemaError
+    """
+    block = plan.blocks[0]
+    with open_parquet(block.uri) as parquet:
+        types = {field.name: field.type for field in parquet.schema_arrow}
+    for value in block.partition:
+        types.setdefault(value[0], partition_array(value, 1).type)
+    _refuse(pa.schema([(name, types[name]) for name in keep if name in types]))
+
+
+def _refuse(schema: pa.Schema) -> None:
+    if unknown := _unknown_types(schema):
+        raise SchemaError(
+            f"the scores cannot be a Delta table: it has no type for {unknown}. {_ADVICE}; or "
+            "write the scores without one"
+        )
+
+
 def write_delta_log(url: str, names: Sequence[str]) -> None:
     """Make a Delta table of the files of finished scores, unless they are one.
 
@@ -56,6 +90,8 @@ def write_delta_log(url: str, names: Sequence[str]) -> None:
     ------
     CheckpointError
         There is a log, and it has other files.
+    SchemaError
+        A column has a type that Delta has not.
     StoreError
         The log cannot be written.
     """
@@ -65,6 +101,8 @@ def write_delta_log(url: str, names: Sequence[str]) -> None:
     address, options = address_of(url), options_of(url)
     try:
         if not deltalake.DeltaTable.is_deltatable(address, options):
+            with open_uri(f"{url.rstrip('/')}/{names[0]}") as file:
+                _refuse(pq.read_schema(file))
             deltalake.convert_to_deltalake(address, mode="ignore", storage_options=options)
         table = deltalake.DeltaTable(address, storage_options=options)
         there = sorted(uri.rsplit("/", 1)[-1] for uri in table.file_uris())
@@ -113,7 +151,8 @@ class ScoreTable:
         ----------
         folders : iterable of str
             Names of folders below the place, each with a manifest. One whose columns have other
-            names or types than those of the table is left out, with a warning.
+            names or types than those of the table is left out, with a warning, as is one with a
+            column of a type that Delta has not.
 
         Raises
         ------
@@ -134,12 +173,17 @@ class ScoreTable:
         table = self._opened()
         schema = None if table is None else table.schema()
         files, entries = [], []
+        left_out: dict[str, list[str]] = {}  # folders by the columns that Delta has no types for
         for name in folders:
             if table is not None and table.transaction_version(name) is not None:
                 continue
             parts = self._parts(name)
             with open_uri(f"{self._url}/{name}/{parts[0]['name']}") as file:
-                own = deltalake.Schema.from_arrow(pq.read_schema(file).remove_metadata())
+                columns = pq.read_schema(file).remove_metadata()
+            if unknown := _unknown_types(columns):
+                left_out.setdefault(unknown, []).append(name)
+                continue
+            own = deltalake.Schema.from_arrow(columns)
             schema = own if schema is None else schema
             if own != schema:
                 _log.warning(
@@ -156,6 +200,13 @@ class ScoreTable:
                 )
                 for part in parts
             ]  # fmt: skip
+        for unknown, names in left_out.items():
+            _log.warning(
+                "the scores in %s/%s%s are not appended to the Delta table, which has no type for "
+                "%s. They stay as Parquet. %s, in files that come from now on",
+                self._url, names[0], f" and {len(names) - 1:,} more" if len(names) > 1 else "",
+                unknown, _ADVICE,
+            )  # fmt: skip
         if not entries or schema is None:
             return 0
         commit = CommitProperties(app_transactions=entries)
@@ -195,3 +246,53 @@ class ScoreTable:
 
 def _columns(schema: Any) -> str:
     return ", ".join(f"{field.name} ({field.type.type})" for field in schema.fields)
+
+
+_ADVICE = (
+    "Delta has no unsigned integers, nanoseconds, time zones but UTC, times of day, durations or "
+    "float16, and no more than 38 decimal digits: keep other columns, or cast, to int64, "
+    "timestamp[us] or timestamp[us, tz=UTC], say"
+)
+
+
+def _unknown_types(schema: pa.Schema) -> str:
+    """Return the columns whose type Delta has not, with these types; empty if there are none."""
+    unknown = [field for field in schema if not _is_known(field.type)]
+    return ", ".join(f"the column {field.name!r} ({field.type})" for field in unknown)
+
+
+def _is_known(kind: pa.DataType) -> bool:
+    """Whether readers of a Delta table find the values of an Arrow type in its files.
+
+    Deltalake itself takes more: an unsigned integer for the signed one of its width, in whose
+    range it may not be, and nanoseconds, which few readers know.
+    """
+    t = pa.types
+    if t.is_dictionary(kind):
+        return _is_known(kind.value_type)
+    if t.is_struct(kind):
+        return all(_is_known(kind.field(i).type) for i in range(kind.num_fields))
+    if t.is_map(kind):
+        return _is_known(kind.key_type) and _is_known(kind.item_type)
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        return _is_known(kind.value_type)
+    if t.is_timestamp(kind):
+        return kind.unit != "ns" and kind.tz in (None, "UTC")
+    return any(is_one(kind) for is_one in _KNOWN)
+
+
+_KNOWN = (
+    pa.types.is_signed_integer,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_decimal128,
+    pa.types.is_boolean,
+    pa.types.is_date,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+    pa.types.is_fixed_size_binary,
+)

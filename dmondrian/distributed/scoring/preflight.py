@@ -11,7 +11,7 @@ from typing import Any
 
 from dmondrian.data import Schema, make_scoring_plan
 from dmondrian.data.lag_settings import checked_lags, without_lags
-from dmondrian.distributed.scoring.delta_scores import require_deltalake
+from dmondrian.distributed.scoring.delta_scores import refuse_unknown_types, require_deltalake
 from dmondrian.distributed.scoring.memory_plan import parse_limit
 from dmondrian.distributed.scoring.output_folder import check_flag, check_out
 from dmondrian.errors import ParameterError
@@ -60,15 +60,19 @@ def check_readable(
 ) -> None:
     """Refuse data that lack columns of the schema, or those that lags are made of.
 
+    And kept columns that cannot be in a Delta table, where one is wanted.
+
     Raises
     ------
     DataError
         As :func:`dmondrian.data.make_scoring_plan`.
     """
     keep = options.get("keep", ())
-    keep = [keep] if isinstance(keep, str) else list(keep)
+    keep = kept = [keep] if isinstance(keep, str) else list(keep)
     if lags is not None:
         asked = checked_lags(lags)
         schema = without_lags(schema, asked)
-        keep += [*asked["columns"], *([] if asked["key"] is None else [asked["key"]])]
-    make_scoring_plan(options["data"], schema, tuple(dict.fromkeys(keep)))
+        keep = [*keep, *asked["columns"], *([] if asked["key"] is None else [asked["key"]])]
+    plan = make_scoring_plan(options["data"], schema, tuple(dict.fromkeys(keep)))
+    if options.get("delta", False):
+        refuse_unknown_types(plan, kept)

@@ -33,7 +33,11 @@ from dmondrian.distributed.cluster.progress import (
     listener,
 )
 from dmondrian.distributed.scoring.delay_warning import warn_of_delay
-from dmondrian.distributed.scoring.delta_scores import require_deltalake, write_delta_log
+from dmondrian.distributed.scoring.delta_scores import (
+    refuse_unknown_types,
+    require_deltalake,
+    write_delta_log,
+)
 from dmondrian.distributed.scoring.lagged_rows import with_lags
 from dmondrian.distributed.scoring.memory_plan import Needs, parse_limit, row_needs
 from dmondrian.distributed.scoring.model_info import Model, open_model, plan_here
@@ -199,7 +203,8 @@ def score(
     ParameterError
         The value of an option is not allowed.
     SchemaError
-        Columns of the model or of `keep` are missing or of another type.
+        Columns of the model or of `keep` are missing or of another type; or, with `delta`, of one
+        that Delta has not.
     CheckpointError
         There is no model, or `out` holds other scores.
     StoreError
@@ -244,6 +249,8 @@ def _score(
     """Score data that have all columns of a model."""
     plan = make_scoring_plan(data, model.schema, keep)
     warn_of_delay(model.parameters, plan.n_rows, model.n_trained, model.delay)
+    if delta:
+        refuse_unknown_types(plan, keep)
     columns = _details(model) if details else ()
     _check_names(model, columns, keep)
     store = open_store(out)

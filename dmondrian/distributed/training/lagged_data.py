@@ -8,14 +8,17 @@ anything is written.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.stream import LAGS
+from dmondrian.data.footers import open_parquet
 from dmondrian.data.lag_settings import checked_lags
-from dmondrian.data.lagged_files import lagged_files
+from dmondrian.data.lagged_files import _ABOUT, lagged_files
+from dmondrian.distributed.training.stored_plan import stored_plan
 from dmondrian.errors import CheckpointError, DataError, ParameterError
 from dmondrian.store import open_store
 
@@ -99,18 +102,55 @@ WHY = {
 
 @contextmanager
 def about_lagged(url: str, settings: Mapping[str, Any] | None) -> Iterator[None]:
-    """Add to errors of data how rows with lags that cannot be learned are made anew."""
+    """Add to errors of data what to do about rows with lags that cannot be learned."""
     try:
         yield
     except DataError as error:
         folder = f"{url.rstrip('/')}/{LAGS}"
-        if settings is None or folder not in str(error):
+        named = re.search(rf"{re.escape(folder)}/(\d{{15}}\.parquet)", str(error))
+        if settings is None or named is None:
             raise
-        raise type(error)(
-            f"{error}. The files in {folder} are made of the data, with lags: mend the data, "
-            "delete this file and all with higher numbers, of which nothing is learned yet, and "
-            "run the same again"
-        ) from error
+        raise type(error)(f"{error}. {_advice(url, folder, named[1])}") from error
+
+
+def _advice(url: str, folder: str, name: str) -> str:
+    """Return what to do about a file with a row that cannot be learned."""
+    first, made_of = _first_of_same_data(url, folder, name)
+    plan = stored_plan(url)
+    made = f"{name} is made of {made_of}, with lags"
+    if plan is not None and plan.n_rows > int(first.partition(".")[0]):
+        return (
+            f"{made}. The run needs these rows as they are, since its checkpoints are of a stream "
+            "that has them: other rows cannot take their place. Mend the data and train a new run, "
+            "in another folder; or train a new run with the option that is named above, if one is. "
+            "The checkpoints that are there can still be used to score"
+        )
+    return (
+        f"{made}: mend the data, delete {first} in {folder} and all files there with higher "
+        "numbers, of which nothing is learned yet, and run the same again"
+    )
+
+
+def _first_of_same_data(url: str, folder: str, name: str) -> tuple[str, str]:
+    """Return the first file with rows of the same file of the data, and the name of that."""
+    store = open_store(url)
+    names = [one.rpartition("/")[2] for one in store.list(LAGS) if one.count("/") == 1]
+    first, made_of = name, _made_of(f"{folder}/{name}")
+    for one in sorted((one for one in names if one < name), reverse=True):
+        if made_of is None or _made_of(f"{folder}/{one}") != made_of:
+            break
+        first = one
+    return first, made_of or "the data"
+
+
+def _made_of(uri: str) -> str | None:
+    """Return the file of the data whose rows a file has; None if it cannot be read."""
+    try:
+        with open_parquet(uri) as parquet:
+            metadata = parquet.schema_arrow.metadata or {}
+        return str(json.loads(metadata[_ABOUT])["file"])
+    except (DataError, LookupError, ValueError):
+        return None
 
 
 def _shown(settings: Mapping[str, Any] | None, name: str) -> str:

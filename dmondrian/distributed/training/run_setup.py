@@ -23,7 +23,8 @@ from dmondrian.data.lagged_files import lagged_files
 from dmondrian.distributed.training.job_difference import job_differences
 from dmondrian.distributed.training.lagged_data import about_lagged, refuse_other_lags
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
-from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, ParameterError
+from dmondrian.distributed.training.stored_plan import stored_plan
+from dmondrian.errors import CheckpointError, ParameterError
 from dmondrian.store import open_store
 
 _log = logging.getLogger("dmondrian")
@@ -127,7 +128,7 @@ def prepare_run(
         data, among = lagged.out, None
     options = {"target": target, **plan_options}
     options["task"] = "classification" if is_classifier(estimator) else "regression"
-    stored = _stored_plan(url)
+    stored = stored_plan(url)
     with about_lagged(url, asked):
         if stored is None:
             began = plan = make_plan(data, among=among, **options)
@@ -233,32 +234,6 @@ def _first_digest(url: str) -> str | None:
         return Run.open(url).stream.digests()[0]
     except CheckpointError:
         return None
-
-
-def _stored_plan(url: str) -> Plan | None:
-    """Return the plan of the run in a folder, up to the files that a checkpoint depends on.
-
-    Appended files with no row in a checkpoint yet may still be changed or removed. None for a new
-    folder, or if the first plan has to be repaired.
-    """
-    try:
-        run = Run.open(url)
-        stream, chain = run.stream, run.stream.digests()
-    except CheckpointError:
-        return None  # `Run.create` checks whether the folder can be used
-    if chain[-1] is None:
-        return None
-    try:
-        plan = Plan.from_parquet(stream.read())
-        learned = max((p for one in (run, *parts_of(run)) for p in one.manifests()), default=0)
-        needed = plan.digest_at(learned)
-        # One that is not there was dropped when a later checkpoint did not need it any more.
-        is_newest = needed == plan.digest or not stream.has(needed)
-        return plan if is_newest else Plan.from_parquet(stream.read(needed))
-    except (CorruptError, NotFoundError):
-        if len(chain) > 1:
-            raise
-        return None  # the first plan is made again, and compared
 
 
 def _stored_shards(url: str, shards: list[list[int]]) -> list[list[int]]:

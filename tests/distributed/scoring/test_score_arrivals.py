@@ -277,6 +277,46 @@ def test_scores_with_other_columns_stay_outside_of_the_table(
     assert table_at(tmp_path).to_pyarrow_table().num_rows == 300
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_first"),
+    [(pa.timestamp("us", "Europe/Berlin"), True), (pa.timestamp("ns"), False), (pa.uint64(), True)],
+)
+def test_scores_of_a_type_that_delta_has_not_stay_outside_of_the_table(
+    run: str,
+    client: Client,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    kind: Any,
+    is_first: bool,
+) -> None:
+    options = {"data": tmp_path / "in", "out": tmp_path / "out", "delta": True, "keep": ["kept"]}
+
+    def come(number: int, column: Any) -> None:
+        table = rows(number).append_column("kept", column)
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
+
+    def look() -> int:
+        return ScoreArrivals(run, options, None).look(lambda: client, lambda: False)
+
+    known = pa.array(range(300))
+    if not is_first:
+        come(2, known)
+        assert look() == 1
+    for number in (3, 4):
+        come(number, pa.array([1] * 300, kind))
+    assert look() == 2
+    assert caplog.text.count(f"has no type for the column 'kept' ({kind})") == 1
+    assert "and 1 more are not appended to the Delta table" in caplog.text
+    assert (tmp_path / "out" / "_delta_log").exists() is not is_first
+    come(5, known)
+    assert look() == 1  # by a new process, which begins with what the table lacks
+    assert look() == 0
+    read = table_at(tmp_path).to_pyarrow_table()
+    assert read.num_rows == (300 if is_first else 600)
+    assert set(read["kept"].to_pylist()) == set(range(300))
+    assert len(list((tmp_path / "out").glob("*-*/_manifest.json"))) == (3 if is_first else 4)
+
+
 def test_another_table_is_refused(delta_look: Callable[[], int], tmp_path: Path) -> None:
     write_deltalake(tmp_path / "out", pa.table({"a": [1], "b": [2]}), partition_by=["a"])
     with pytest.raises(ParameterError, match="is a Delta table that other scores or another"):

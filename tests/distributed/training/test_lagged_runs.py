@@ -19,6 +19,7 @@ import pytest
 from distributed import Client
 
 from dmondrian import AMFRegressor, CheckpointError, DataError, ParameterError
+from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.merging import merge
 from dmondrian.data import lagged_files
@@ -297,19 +298,21 @@ def test_what_cannot_be_right_with_lags_is_refused(fit: Fit, client, tmp_path: P
     assert not (tmp_path / "new" / "_lags").exists()
 
 
+@pytest.mark.parametrize("bad", [700, 890])
 def test_rows_that_cannot_be_learned_are_mended_in_the_data(
-    fit: Fit, plain: Fit, tmp_path: Path
+    fit: Fit, plain: Fit, tmp_path: Path, bad: int
 ) -> None:
-    frame = series()
-    frame.loc[700, "sold"] = np.nan
-    put(frame, tmp_path / "data", 0, 600)
-    path = put(frame, tmp_path / "data", 600, 900)
-    fit_first = tmp_path / "aside"
-    path.rename(fit_first)
+    put(series(), tmp_path / "data", 0, 600)
     fit("run")
-    fit_first.rename(path)
-    with pytest.raises(DataError, match=r"row 100: .*The files in .*_lags are made of the data"):
+    frame = series()
+    frame.loc[bad, "sold"] = np.nan
+    path = put(frame, tmp_path / "data", 600, 900)
+    put(series(), tmp_path / "data", 900, N)
+    with pytest.raises(DataError, match=r"the target 'sold' is missing") as refused:
         fit("run")
+    # Not the file with the row alone: all that are made of the same file of the data.
+    assert f"is made of {path}, with lags: mend the data" in str(refused.value)
+    assert "delete 000000000000600.parquet in" in str(refused.value)
     put(series(), tmp_path / "data", 600, 900)
     for name in (tmp_path / "run" / "_lags").glob("*.parquet"):
         if int(name.stem) >= 600:
@@ -317,7 +320,38 @@ def test_rows_that_cannot_be_learned_are_mended_in_the_data(
     put(by_hand(), tmp_path / "made", 0, 600)
     plain()
     put(by_hand(), tmp_path / "made", 600, 900)
+    put(by_hand(), tmp_path / "made", 900, N)
     assert digests(fit("run")) == digests(plain())
+
+
+@pytest.mark.parametrize("bad", [6500, 8500])  # in the file of a checkpoint, and in one behind it
+def test_rows_behind_a_checkpoint_of_their_stream_are_not_said_to_be_mended(
+    fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int
+) -> None:
+    monkeypatch.setattr(lagged_files, "FILE_ROWS", 2**20)
+    good = pd.concat([series()] * 8, ignore_index=True)
+    frame = good.copy()
+    frame.loc[bad, "sold"] = np.nan
+    put(good, tmp_path / "data", 0, 600)
+    fit("run")
+    for start, stop in ((600, 7200), (7200, len(frame))):
+        put(frame, tmp_path / "data", start, stop, 200)
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"the target 'sold' is missing") as refused:
+            fit("run")
+        assert 600 < max(Run.open(tmp_path / "run").manifests()) <= bad
+        assert "The run needs these rows as they are" in str(refused.value)
+        assert "train a new run, in another folder" in str(refused.value)
+        assert "delete" not in str(refused.value)
+    # What it does not say would be refused, and what it says is another run, of mended data.
+    for start, stop in ((600, 7200), (7200, len(frame))):
+        put(good, tmp_path / "data", start, stop, 200)
+    for name in (tmp_path / "run" / "_lags").glob("*.parquet"):
+        if int(name.stem) >= (600 if bad < 7200 else 7200):
+            name.unlink()
+    with pytest.raises(DataError, match=r"changed.*The run needs these rows as they are"):
+        fit("run")
+    assert fit("new").summary["rows"] == len(good)
 
 
 def test_a_job_on_the_cluster_has_lags(fit: Fit, pair: Client, tmp_path: Path) -> None:
