@@ -44,7 +44,7 @@ RUNS = (
     Run("answering", "--max-rows 100000",
         "--workloads adult friedman1 --max-rows 1000 --repeats 1"),
     Run("forecasts", "", "--streams classes labels --max-rows 2000 --trees 2 --repeats 1"),
-    Run("drift", "", "--streams SEA adult --max-rows 600 --delays 1 --blocks 64"
+    Run("drift", "", "--streams SEA --max-rows 600 --delays 1 --blocks 64"
         " --learners 'AMF plain 10' 'AMF follow 4' 'river HAT' 'last label'", takes_peers=True),
     Run("drift.numbers", "", "--streams Friedman --max-rows 300"
         " --learners 'AMF plain 10' 'AMF follow 4' 'last label'", takes_peers=True),

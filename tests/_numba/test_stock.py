@@ -18,7 +18,7 @@ import dmondrian
 from dmondrian._numba import mode
 
 ROOT = Path(dmondrian.__file__).parents[1]
-# Of two kernels; tests/_numba/test_mechanisms.py has more of them, if DMONDRIAN_THOROUGH=1.
+# Of one kernel; tests/_numba/test_mechanisms.py has more of them, if DMONDRIAN_THOROUGH=1.
 FOREST = """
 import hashlib
 import numpy as np
@@ -27,7 +27,8 @@ from dmondrian._numba.mode import is_stock
 
 X = np.random.default_rng(0).random((600, 3)).astype(np.float32)
 forest = OnlineRandomForestRegressor(2, random_state=1, n_jobs=1).fit(X, X[:, 0] > X[:, 1])
-print(is_stock(), hashlib.sha256(forest.predict(X).tobytes()).hexdigest())
+fields = [each[name] for each in forest.forest_.state()[1] for name in sorted(each)]
+print(is_stock(), hashlib.sha256(b"".join(each.tobytes() for each in fields)).hexdigest())
 """
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import runpy
 import subprocess
 import sys
 from argparse import Namespace
@@ -12,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import datasets
-from benchmarks.__main__ import NAMES, RUNS
+from benchmarks.__main__ import NAMES, RUNS, Run, command
 from benchmarks.figures import run_script
 from benchmarks.growth import stages
+from benchmarks.records import RESULTS_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow  # so that they begin with the first: they are many
@@ -35,22 +39,59 @@ def test_all_scripts_are_run_by_the_one_command() -> None:
     assert named - {"__main__", "pages", "summary"} | deeper == set(NAMES)
 
 
-@pytest.mark.parametrize("name", [run.script for run in RUNS if run.small is not None])
-def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
-    reported = [sys.executable, "-m", "benchmarks", name, "--small", "--data", "jobs/data"]
-    done = subprocess.run(
-        [*reported, "--results", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+PRELOADED = ["dmondrian.estimators", "dmondrian.distributed", "dask.distributed"]
+PRELOADED += ["pandas", "matplotlib.pyplot", "sklearn.ensemble", "sklearn.pipeline", "scipy.stats"]
+
+
+@pytest.fixture(scope="module")
+def imported() -> multiprocessing.context.ForkServerContext:
+    """Processes that have imported what the scripts do: half of the time of each, otherwise."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def run_as_script(name: str, arguments: list[str], results: Path) -> None:
+    """Run a benchmark as ``python -m`` does, with a file for what it prints."""
+    os.chdir(ROOT)
+    os.environ[RESULTS_VARIABLE] = str(results)
+    for module in [each for each in sys.modules if each.partition(".")[0] == "benchmarks"]:
+        del sys.modules[module]  # they look at the environment when they are imported
+    sys.argv = [name, *arguments]
+    printed = os.open(results / "printed.txt", os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):  # of processes that a script starts, too
+        os.dup2(printed, stream)
+    runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
+
+
+@pytest.mark.parametrize(
+    "run", [run for run in RUNS if run.small is not None], ids=lambda run: run.script
+)
+def test_a_benchmark_runs(
+    run: Run, imported: multiprocessing.context.ForkServerContext, tmp_path: Path
+) -> None:
+    asked = Namespace(data="jobs/data", peers=None, small=True)
+    arguments = command(run, asked)[3:]  # behind python -m benchmarks.NAME
+    process = imported.Process(target=run_as_script, args=(run.script, arguments, tmp_path))
+    process.start()
+    process.join()
+    printed = (tmp_path / "printed.txt").read_text()
+    assert process.exitcode == 0, printed
     # Each prints the page that it writes from its records.
     pages = [file.read_text() for file in tmp_path.glob("*.md")]
     assert pages
-    assert all(page in done.stdout and "|" in page for page in pages)
+    assert all(page in printed and "|" in page for page in pages)
     assert all(page.with_suffix(".json").exists() for page in tmp_path.glob("*.md"))
+
+
+def test_the_one_command_runs_a_script_and_names_one_that_failed(tmp_path: Path) -> None:
+    asked = [sys.executable, "-m", "benchmarks", "kernel.figure_7", "rounding", "--small"]
+    asked += ["--data", str(tmp_path / "nothing"), "--results", str(tmp_path)]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "kernel.figure_7: " in done.stderr
+    assert done.stderr.rstrip().endswith("failed: rounding")
+    assert (tmp_path / "kernel_figure_7.json").exists()
 
 
 def test_figures_that_other_scripts_have_are_drawn_where_asked(tmp_path: Path) -> None:
