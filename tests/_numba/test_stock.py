@@ -18,7 +18,46 @@ import dmondrian
 from dmondrian._numba import mode
 
 ROOT = Path(dmondrian.__file__).parents[1]
-# Of one kernel; tests/_numba/test_mechanisms.py has more of them, if DMONDRIAN_THOROUGH=1.
+# Parts, a hook and an array that parts hand on: what all kernels are made of.
+KERNEL = """
+from typing import NamedTuple
+import numpy as np
+from dmondrian._numba.jit import allocating, hook, implements, inline, kernel, noinline
+from dmondrian._numba.mode import is_stock
+
+class Twice(NamedTuple):
+    factor: float
+
+@hook
+def scaled(policy, x):
+    ...
+
+@implements(scaled, Twice)
+def _(policy, x):
+    return policy.factor * x
+
+@inline
+def third(x):
+    return x / 3.0
+
+@noinline
+def shifted(policy, x):
+    return scaled(policy, third(x)) + 0.1
+
+@allocating
+def total(policy, X):
+    made = np.empty(len(X))
+    for i in range(len(X)):
+        made[i] = shifted(policy, X[i])
+    return made.sum()
+
+@kernel
+def run(policy, X):
+    return total(policy, X)
+
+print(is_stock(), float(run(Twice(2.0), np.linspace(0.0, 1.0, 1000))).hex())
+"""
+# Of one kernel; tests/_numba/test_mechanisms.py has more of them.
 FOREST = """
 import hashlib
 import numpy as np
@@ -27,24 +66,33 @@ from dmondrian._numba.mode import is_stock
 
 X = np.random.default_rng(0).random((600, 3)).astype(np.float32)
 forest = OnlineRandomForestRegressor(2, random_state=1, n_jobs=1).fit(X, X[:, 0] > X[:, 1])
-fields = [each[name] for each in forest.forest_.state()[1] for name in sorted(each)]
-print(is_stock(), hashlib.sha256(b"".join(each.tobytes() for each in fields)).hexdigest())
+print(is_stock(), hashlib.sha256(forest.predict(X).tobytes()).hexdigest())
 """
+IS_THOROUGH = os.environ.get("DMONDRIAN_THOROUGH") == "1"
 
 
-def printed(stock: str) -> list[str]:
-    """Return what the script prints in this mode."""
+def printed(script: Path, stock: str) -> list[str]:
+    """Return what a script prints in this mode."""
     env = {**os.environ, "DMONDRIAN_NUMBA_STOCK": stock, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", FOREST], env=env, capture_output=True, text=True, check=True
+        [sys.executable, str(script)], env=env, capture_output=True, text=True, check=False
     )
+    assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
-def test_the_stock_mode_grows_the_same_forest() -> None:
-    (ours, expected), (stock, found) = printed("0"), printed("1")
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(KERNEL, id="kernel"),
+        *[pytest.param(FOREST, id="forest", marks=pytest.mark.slow)] * IS_THOROUGH,
+    ],
+)
+def test_the_stock_mode_has_the_same_results(text: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    (ours, expected), (stock, found) = printed(script, "0"), printed(script, "1")
     assert (ours, stock) == ("False", "True")
     assert found == expected
 
