@@ -62,7 +62,10 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
             + (f"; {waiting}" if waiting else "")
         )
 
+    scored_files: list[str] = []
+
     def report_scored(scored: Any) -> None:
+        scored_files.append(scored.file)
         output.close_bar()
         output.event("scored", asdict(scored))
         output.text(
@@ -108,7 +111,7 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
     if not arguments.once:
         output.note("stopped; all rows that were learned are saved")
     elif run is None or not run.summary["rows"]:
-        output.note("there was nothing to do")
+        output.note("nothing was learned" if scored_files else "there was nothing to do")
     return 0
 
 

@@ -133,6 +133,7 @@ class BlockTable(Sequence[Block]):
             sizes: np.ndarray = self._files.size[self._file]
             return sizes
         values: np.ndarray = self._numbers[:, NUMBERS.index(name)]
+        values.flags.writeable = False
         return values
 
     @property
@@ -203,6 +204,10 @@ class BlockTable(Sequence[Block]):
             np.concatenate([one._file, other._file + np.int32(len(one._files.size))]),
             one._files.joined(other._files),
         )
+
+    def __radd__(self, others: Iterable[Block]) -> BlockTable:
+        """Return others and then these blocks."""
+        return BlockTable.of(others) + self
 
     def _alone(self) -> BlockTable:
         """Return this table without files that none of its blocks is of."""

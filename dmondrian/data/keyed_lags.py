@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dmondrian._text.wording import counted
 from dmondrian.data.arrow_values import NUMBER, as_numbers, flatten, kind_of
@@ -96,7 +97,7 @@ class KeyedLags:
     def names(self) -> tuple[str, ...]:
         """Names of all columns that may be added: only numbers have differences."""
         pairs = [(name, lag) for name in self.columns for lag in self.lags]
-        lagged = [_lag_name(*pair) for pair in pairs]
+        lagged = [lag_name(*pair) for pair in pairs]
         return (*lagged, *(_difference_name(*p) for p in pairs if self._has_differences(p[0])))
 
     def pass_over(self, n_rows: int) -> None:
@@ -109,17 +110,12 @@ class KeyedLags:
         Raises
         ------
         SchemaError
-            A column is missing, is there twice, or has another type than before.
+            A column is missing, is there twice, or has values that its type before has not.
         """
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         own = self._series(table)
         if self._held is not None:  # a column without any value has no type yet
-            self._held, own = _typed(self._held, own), _typed(own, self._held)
-        if self._held is not None and not own.schema.equals(self._held.schema):
-            raise SchemaError(
-                f"rows have {_types(own)}, and those before had {_types(self._held)}: the columns "
-                "of lags need one type each; cast them"
-            )
+            self._held, own = _typed(self._held, own), _cast_as(own, self._held)
         series = own if self._held is None else pa.concat_tables([self._held, own])
         series = series.combine_chunks()
         n_held = len(series) - len(own)
@@ -130,7 +126,7 @@ class KeyedLags:
             for lag in self.lags:
                 places = _earlier(order, codes, numbers, lag, self.n_rows)[n_held:]
                 earlier = values.take(pa.array(places, pa.int64(), mask=places < 0))
-                table = _with_column(table, _lag_name(name, lag), earlier)
+                table = _with_column(table, lag_name(name, lag), earlier)
                 if self._has_differences(name) and kind_of(values.type)[0] == NUMBER:
                     difference = _difference(values.slice(n_held), earlier)
                     table = _with_column(table, _difference_name(name, lag), difference)
@@ -283,7 +279,8 @@ def _is_last(order: np.ndarray, codes: np.ndarray, n: int, n_rows: int) -> np.nd
     return is_last
 
 
-def _lag_name(name: str, lag: int) -> str:
+def lag_name(name: str, lag: int) -> str:
+    """Return the column that has the lag of a column."""
     return f"lag_{lag}({name})"
 
 
@@ -298,6 +295,37 @@ def _typed(table: pa.Table, other: pa.Table) -> pa.Table:
             nulls = pa.chunked_array([pa.nulls(len(table), wanted.type)])
             table = table.set_column(place, wanted, nulls)
     return table
+
+
+def _cast_as(rows: pa.Table, before: pa.Table) -> pa.Table:
+    """Return rows with the types of those before them, NaN as null where these are no floats.
+
+    Raises
+    ------
+    SchemaError
+        A column is of another kind, or has a value that the type does not have.
+    """
+    rows = _typed(rows, before)
+    for place, (field, wanted) in enumerate(zip(rows.schema, before.schema, strict=True)):
+        if field.type == wanted.type or pa.types.is_null(wanted.type):
+            continue
+        column, why = rows[place], ""
+        if kind_of(field.type)[0] != kind_of(wanted.type)[0]:
+            why = "another kind of values"
+        elif pa.types.is_floating(field.type) and not pa.types.is_floating(wanted.type):
+            column = pc.if_else(pc.is_nan(column), None, column)
+        try:
+            column = column if why else column.cast(wanted.type)
+        except pa.ArrowException as error:
+            why = str(error).splitlines()[0]
+        if why:
+            raise SchemaError(
+                f"the {field.name}, of which lags are made, is {field.type}, and was "
+                f"{wanted.type} in the rows before ({why}): cast it to that, in pandas such as "
+                ".astype('Int64')"
+            )
+        rows = rows.set_column(place, wanted, column)
+    return rows
 
 
 def _with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
@@ -327,7 +355,3 @@ def _named(name: str) -> str:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _types(table: pa.Table) -> str:
-    return ", ".join(f"{field.name!r} ({field.type})" for field in table.schema)

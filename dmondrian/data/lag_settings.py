@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian._text.wording import counted
-from dmondrian.data.keyed_lags import N_ROWS, KeyedLags
+from dmondrian.data.keyed_lags import N_ROWS, KeyedLags, lag_name
 from dmondrian.data.schema import Schema
 from dmondrian.errors import ParameterError
 
@@ -21,7 +21,10 @@ KEYS = ("columns", "lags", "key", "differences", "n_rows")
 
 
 def checked_lags(
-    given: Mapping[str, Any], target: str | None = None, delay: Any = 1
+    given: Mapping[str, Any],
+    target: str | None = None,
+    delay: Any = 1,
+    is_shuffled: bool = False,
 ) -> dict[str, Any]:
     """Return the settings of lags with all keys, as JSON has them.
 
@@ -33,6 +36,8 @@ def checked_lags(
     target : str or None
     delay : int or str
         Rows, or a time, within which labels come together.
+    is_shuffled : bool
+        Whether rows are learned in another order than that of their lags.
 
     Raises
     ------
@@ -54,7 +59,18 @@ def checked_lags(
         key=given.get("key"),
         n_rows=given.get("n_rows", N_ROWS),
     )
+    if target is not None and target == lags.key:
+        raise ParameterError(
+            f"key is the target {target!r}: earlier rows of the same label would give it away; "
+            "name another column, or none"
+        )
     if target is not None and target in lags.columns:
+        if is_shuffled:
+            raise ParameterError(
+                f"columns has the target {target!r}, and shuffle mixes the rows: many would be "
+                "forecast before the row whose label is their lag. Leave shuffle out, or the "
+                "target out of columns"
+            )
         _refuse_early_labels(target, lags.lags, delay)
     return {
         "columns": list(lags.columns),
@@ -94,13 +110,20 @@ def lags_of(settings: Mapping[str, Any], target: str | None) -> KeyedLags:
     )
 
 
+def lags_of_labels(settings: Mapping[str, Any], target: str | None) -> dict[int, str]:
+    """Return the columns that are labels of earlier rows, by how many rows they are back."""
+    if target is None or target not in settings["columns"]:
+        return {}
+    return {lag: lag_name(target, lag) for lag in settings["lags"]}
+
+
 def in_words(settings: Mapping[str, Any]) -> str:
     """Return the settings of lags for people."""
     columns = ", ".join(map(repr, settings["columns"]))
     key = "" if settings["key"] is None else f" by {settings['key']!r}"
     numbers = ", ".join(f"{lag:,}" for lag in settings["lags"])
     more = ", with differences" if settings["differences"] else ""
-    return f"{columns}{key}, {numbers} back{more}, at most {settings['n_rows']:,} rows of all keys"
+    return f"{columns}{key}, {numbers} back{more}, within {settings['n_rows']:,} rows of all keys"
 
 
 def without_lags(schema: Schema, settings: Mapping[str, Any]) -> Schema:

@@ -47,7 +47,7 @@ from dmondrian.data.columns import partition_array, partition_types, require
 from dmondrian.data.extend import extend_plan
 from dmondrian.data.footers import open_parquet, read_columns
 from dmondrian.data.keyed_lags import KeyedLags
-from dmondrian.data.lag_settings import in_words, lags_of
+from dmondrian.data.lag_settings import in_words, lags_of, lags_of_labels
 from dmondrian.data.make import footers_of, groups_of
 from dmondrian.data.plan import Plan, arrange
 from dmondrian.data.read import check_unchanged
@@ -97,6 +97,11 @@ class _Identity:
         return (self.uri, self.size, self.stamp) == (other.uri, other.size, other.stamp)
 
 
+def is_of_rows(name: str) -> bool:
+    """Return whether a file of a folder is one of rows with lags."""
+    return _NAME.fullmatch(name) is not None
+
+
 def lagged_files(
     url: str, settings: Mapping[str, Any], target: str | None, time_column: str | None = None
 ) -> LaggedFiles:
@@ -142,6 +147,11 @@ class LaggedFiles:
         """Folder or URL of the files."""
         return self._store.url
 
+    @property
+    def labels(self) -> dict[int, str]:
+        """Columns that are labels of earlier rows, by how many rows they are back."""
+        return lags_of_labels(self._settings, self._target)
+
     def take(
         self,
         source: Source,
@@ -186,7 +196,10 @@ class LaggedFiles:
         lags, first = self._state(names, end), end
         sizes = _Sizes()
         order, reported = _Order(self._time), time.monotonic()
+        if names:
+            order.begin_behind(self._last_group(names[-1]))
         for uri, tables in self._read(plan, end):
+            self._check_target(uri, tables[0])
             end += self._write(end, uri, tables, lags, listing, sizes)
             for table in tables:
                 order.look(table)
@@ -212,6 +225,18 @@ class LaggedFiles:
         )
         return end - first
 
+    def _check_target(self, uri: str, table: pa.Table) -> None:
+        """Refuse rows without the target before they are written."""
+        if self._target is not None and self._target not in table.column_names:
+            require([self._target], table.column_names, f"the target, of {uri}")
+
+    def _last_group(self, name: str) -> pa.Table:
+        """Return the times of the last row group of a file."""
+        uri = f"{self.out.rstrip('/')}/{name}"
+        parquet = open_parquet(uri)
+        wanted = [name for name in parquet.schema_arrow.names if name == self._time]
+        return read_columns(parquet, uri, parquet.metadata.num_row_groups - 1, wanted)
+
     def known(self) -> set[str]:
         """Return the uris of the files of the data whose rows are written."""
         names, end = self._written()
@@ -235,9 +260,10 @@ class LaggedFiles:
     def follow_on(self, source: Source, out: Store) -> list[str]:
         """Return files with lags of a source, in its order: for scoring.
 
-        Those of files that are among the data of this folder are its own. Others are written to
-        `out`: their rows come behind the newest row here, and one behind the other. Their times of
-        change are made of their bytes, so that files that are written again are the same.
+        Those of files that are among the data of this folder, or are copies of one, are its own; of
+        one that comes twice they are copied to `out`. Others are written to `out`: their rows come
+        behind the newest row here, and one behind the other. Their times of change are made of
+        their bytes, so that files that are written again are the same.
 
         Parameters
         ----------
@@ -263,14 +289,20 @@ class LaggedFiles:
         found: list[str] = []
         written, listing = end, ""
         for identity, start, stop in _places(plan):
-            there = next((one for one in places if one[0].is_same(identity)), None)
+            same = [one for one in places if one[0].is_same(identity)]
+            there = next((one for one in same if one[0].uri == identity.uri), None)
+            there = there or next(iter(same), None)
             if there is not None:
                 if there[2] > end:
                     raise DataError(
                         f"{identity.uri} is among the data of the run, which has not got all of "
                         "its rows yet: let it go on first, by the command that trains it"
                     )
-                found += self._own(names, identity.uri, *there[1:])
+                own = self._own(names, identity.uri, *there[1:])
+                if not set(own).isdisjoint(found):
+                    own = [self._copy(uri, out, written + at) for at, uri in enumerate(own)]
+                    written += there[2] - there[1]
+                found += own
                 continue
             alone = [block for block in plan.blocks if start <= block.position < stop]
             for uri, tables in self._read(replace(plan, blocks=tuple(alone)), start):
@@ -281,6 +313,14 @@ class LaggedFiles:
                 _set_time(out, name, data)
                 found.append(f"{out.url.rstrip('/')}/{name}")
         return found
+
+    def _copy(self, uri: str, out: Store, position: int) -> str:
+        """Write a file of this folder to another one; return where it is."""
+        name = _name(position)
+        data = self._store.get(uri.rpartition("/")[2])
+        out.put(name, data)
+        _set_time(out, name, data)
+        return f"{out.url.rstrip('/')}/{name}"
 
     def _own(self, names: Sequence[str], of: str, start: int, stop: int) -> list[str]:
         """Return the files with the rows of a file of the data, which are at these positions."""
@@ -502,6 +542,11 @@ class _Order:
     def __init__(self, time: str | None) -> None:
         self._time, self.n = time, 0
         self._last: pa.Scalar | None = None  # the newest time
+
+    def begin_behind(self, table: pa.Table) -> None:
+        """Take the last row of a table for the one before the next."""
+        self.look(table)
+        self.n = 0
 
     def look(self, table: pa.Table) -> None:
         """Look at the times of the next rows."""

@@ -566,7 +566,7 @@ class BaseForest(BaseEstimator):
         if mean is not None:
             return mean
         with self._turns.reading():
-            if issparse(X):
+            if issparse(X) and self._takes_sparse:
                 return answered_in_parts(self._mean_prediction, X)
             X = self._check_rows(X)
             sums = self.forest_.predict_sums(X, n_threads=self._n_threads(len(X)))

@@ -72,8 +72,10 @@ class ForestClassifier(ClassifierMixin, BaseForest):
             Learn the first rows alone, so many. The classes are still those of all labels.
         time_budget : float, optional
             Seconds after which no more rows are begun; those left are passed over, with a warning.
-            ``n_samples_fit_`` rows are learned, and the forest is that of these rows: how many
-            there are depends on the machine. ``partial_fit`` goes on with the others.
+            Settings that are chosen from the first rows are chosen to the end, which may take
+            longer. ``n_samples_fit_`` rows are learned, which ``partial_fit`` does not count on,
+            and the forest is that of these rows: how many there are depends on the machine.
+            ``partial_fit`` goes on with the others.
 
         Returns
         -------
@@ -95,14 +97,14 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         with self._learner(anew=True) as one:
             X, y, w = one._validate_rows(X, y, sample_weight, first=True, numeric=False)
             check_classification_targets(y)
-            check_some_weight(w)
+            n = rows_of(max_rows, len(y))
+            check_some_weight(w if w is None else w[:n])
             one.classes_, codes = np.unique(y, return_inverse=True)
             one.n_classes_ = len(one.classes_)
             w = one._class_weighted(codes, w, 0.0)
-            check_some_weight(w, "sample_weight times class_weight")
+            check_some_weight(w if w is None else w[:n], "sample_weight times class_weight")
             one._take_times(times, len(codes))
             one._check_budget(budget)
-            n = rows_of(max_rows, len(codes))
             one._learn_all(X[:n], codes[:n], None if w is None else w[:n], one.n_classes_)
         return self
 

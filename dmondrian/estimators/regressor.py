@@ -49,8 +49,10 @@ class ForestRegressor(RegressorMixin, BaseForest):
             Learn the first rows alone, so many.
         time_budget : float, optional
             Seconds after which no more rows are begun; those left are passed over, with a warning.
-            ``n_samples_fit_`` rows are learned, and the forest is that of these rows: how many
-            there are depends on the machine. ``partial_fit`` goes on with the others.
+            Settings that are chosen from the first rows are chosen to the end, which may take
+            longer. ``n_samples_fit_`` rows are learned, which ``partial_fit`` does not count on,
+            and the forest is that of these rows: how many there are depends on the machine.
+            ``partial_fit`` goes on with the others.
 
         Returns
         -------
@@ -71,11 +73,11 @@ class ForestRegressor(RegressorMixin, BaseForest):
         budget = budget_of(time_budget)
         with self._learner(anew=True) as one:
             X, y, w = one._validate_rows(X, y, sample_weight, first=True, numeric=True)
-            check_some_weight(w)
+            n = rows_of(max_rows, len(y))
+            check_some_weight(w if w is None else w[:n])
             y = _bounded(y)
             one._take_times(times, len(y))
             one._check_budget(budget)
-            n = rows_of(max_rows, len(y))
             one._learn_all(X[:n], y[:n], None if w is None else w[:n], 0)
         return self
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -31,7 +31,7 @@ class TimeBudget:
     """How long a fit may go on learning, and when it began."""
 
     seconds: float
-    began: float = field(default_factory=time.monotonic)
+    began: float
 
     @property
     def is_spent(self) -> bool:
@@ -52,7 +52,7 @@ def budget_of(time_budget: Any) -> TimeBudget | None:
     is_number = isinstance(time_budget, Real) and not isinstance(time_budget, (bool, np.bool_))
     if not is_number or not float(time_budget) > 0.0:
         raise ParameterError(f"time_budget should be a number of seconds above 0: {time_budget!r}")
-    return TimeBudget(float(time_budget))
+    return TimeBudget(float(time_budget), time.monotonic())
 
 
 def rows_of(max_rows: Any, n: int) -> int:
@@ -124,4 +124,5 @@ def parts_of(X: Any, budget: TimeBudget | None = None) -> Iterator[slice]:
 def answered_in_parts(answer: Callable[[Any], Any], X: Any) -> np.ndarray:
     """Return the answers about sparse rows, float64 [n, k], which are made dense part by part."""
     X = X.tocsr()
-    return np.concatenate([answer(dense(X[part])) for part in parts_of(X)])
+    parts = list(parts_of(X)) or [slice(0, 0)]  # of no rows there is an error
+    return np.concatenate([answer(X[part].toarray()) for part in parts])

@@ -24,6 +24,7 @@ from markupsafe import Markup
 from dmondrian._text.wording import counted
 from dmondrian.data import Column, Schema
 from dmondrian.data.encode import encode_features
+from dmondrian.data.schema import CYCLIC_PARTS
 from dmondrian.errors import ParameterError
 from dmondrian.report.charts import Line, bar_chart, histogram_chart, line_chart, shortened
 from dmondrian.report.column_spread import RowsRead, read_some, shares_of_bins
@@ -49,8 +50,9 @@ class Dependence(NamedTuple):
     values: list[Any]  # numbers, microseconds or levels
     means: np.ndarray  # float64 [g, k]
     missing: np.ndarray | None  # float64 [k], where the column is null, if it was in training
-    ends: list[float]  # of the bins of its range; none of levels
-    shares: np.ndarray | None  # float64, of rows, by bin or by value; None where it is not known
+    part: str  # of a time, what is shown of it; "" of others
+    ends: list[float]  # of the bins; none of levels
+    shares: np.ndarray | None  # float64, of rows, by bin or by value; None where it is not shown
 
 
 class Pair(NamedTuple):
@@ -66,6 +68,7 @@ class Dependences(NamedTuple):
 
     columns: list[Dependence]
     pairs: list[Pair]  # the largest first
+    n_paired: int  # columns of which all pairs were looked at
     rows: str  # whose shares are shown, in words, or why there are none
 
 
@@ -102,31 +105,34 @@ def find_dependence(facts: Facts, n_columns: int) -> tuple[Dependences, str]:
     for column, features in chosen:
         own = rows.X[:, start : start + len(features)]
         start += len(features)
-        values = values_of(column)
-        if values:
-            means = dependence_of(trees, features, encoded(schema, column, values))
-            missing = None
-            if column.has_nulls:
-                missing = dependence_of(trees, features, encoded(schema, column, [None]))[0]
-            ends, shares = spread_of(column, values, own)
-            found.append(Dependence(column, values, means, missing, ends, shares))
+        missing = None
+        if column.has_nulls and values_of(column):
+            missing = dependence_of(trees, features, encoded(schema, column, [None]))[0]
+        for place, (part, values) in enumerate(shown_of(column)):
+            mine = [k for k, each in enumerate(column.parts) if part in ("", _PART_OF[each])]
+            mine = mine or list(range(len(features)))  # of a category
+            X = encoded(schema, column, values)
+            those = [features[k] for k in mine] if part else features
+            means = dependence_of(trees, those, X[:, mine] if part else X)
+            ends, shares = spread_of(column, part, values, own)
+            null = missing if place == 0 else None
+            found.append(Dependence(column, values, means, null, part, ends, shares))
+        if values := values_of(column):
+            ends, shares = spread_of(column, "", values, own)
             some, weights = _of_pairs(values, ends, shares)
-            factors.append(Factor(features, encoded(schema, column, some), weights))
-    most = min(len(found), _MOST_PAIRED)
+            factors.append((column.name, Factor(features, encoded(schema, column, some), weights)))
+    factors = factors[:_MOST_PAIRED]
     if trees[0].value.shape[1] == 2:  # what one class gains the other loses
         trees = [tree._replace(value=tree.value[:, 1:]) for tree in trees]
     pairs = [
-        Pair(
-            (found[i].column.name, found[j].column.name),
-            *interaction_of(trees, factors[i], factors[j]),
-        )
-        for j in range(most)
-        for i in range(j)
+        Pair((name, other), *interaction_of(trees, factor, another))
+        for j, (other, another) in enumerate(factors)
+        for name, factor in factors[:j]
     ]
     pairs = [pair for pair in pairs if pair.share >= _LEAST_TOGETHER]
     pairs.sort(key=lambda pair: -pair.size)
     return (
-        Dependences(found, pairs, _in_rows(rows)),
+        Dependences(found, pairs, len(factors), _in_rows(rows)),
         "" if found else "no split is worth anything yet",
     )
 
@@ -139,20 +145,69 @@ def _in_rows(rows: RowsRead) -> str:
     return f"Shares of rows are of {counted(len(rows.X), 'row')}: {which}."
 
 
-_NONE = Dependences([], [], "")
+_NONE = Dependences([], [], 0, "")
+
+
+_PART_OF = {
+    "value": "",
+    "linear": "date",
+    "hour": "hour",
+    "weekday": "weekday",
+    "month": "month",
+    **{
+        part: whole.removesuffix("_sin")
+        for pair in CYCLIC_PARTS.values()
+        for part, whole in ((pair[0], pair[0]), (pair[1], pair[0]))
+    },
+}
+"""What is shown of the parts of a column."""
+_WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+_DAY = 86_400_000_000  # microseconds
+
+
+def shown_of(column: Column) -> list[tuple[str, list[Any]]]:
+    """Return what is shown of a column, and its values: of a time each part by itself.
+
+    Other parts of the time then vary as in the rows learned: points of a date, some days apart,
+    would else be of different days of the week.
+    """
+    if column.kind != "time":
+        values = values_of(column)
+        return [("", values)] if values else []
+    turns = {
+        "date": values_of(column),
+        "hour": [hour * _DAY // 24 for hour in range(24)],
+        "weekday": [(4 + day) * _DAY for day in range(7)],  # the first Monday of 1970 is the 5th
+        "month": [int(np.datetime64(f"1970-{k:02}-15", "us").astype(int)) for k in range(1, 13)],
+        "yearday": [int(np.datetime64(f"1970-{k:02}-15", "us").astype(int)) for k in range(1, 13)],
+    }
+    parts = dict.fromkeys(_PART_OF[part] for part in column.parts)
+    return [(part, turns[part]) for part in parts if turns[part]]
+
+
+def name_of_value(part: str, value: Any) -> str:
+    """Return an hour, a day of the week or a month, as text."""
+    if part == "hour":
+        return f"{value * 24 // _DAY:02}:00"
+    if part == "weekday":
+        return _WEEKDAYS[(value // _DAY - 4) % 7]
+    return time.strftime("%B", time.gmtime(value / 1e6))
 
 
 def spread_of(
-    column: Column, values: Sequence[Any], X: np.ndarray
+    column: Column, part: str, values: Sequence[Any], X: np.ndarray
 ) -> tuple[list[float], np.ndarray | None]:
     """Return ends of bins and the shares of rows in them, those without nulls.
 
-    Of a category there are no bins, but the shares of its ``values``, of all rows; of a time whose
-    date is no feature nothing is known.
+    The first and the last bin have an end that is infinite, where rows are beyond the range by
+    which the column is encoded. Of a category there are no bins, but the shares of its ``values``,
+    of all rows; of a part of a time that comes again nothing is shown.
 
     Parameters
     ----------
     column : Column
+    part : str
+        Of a time.
     values : sequence
         That are shown.
     X : float32 [n, width]
@@ -160,13 +215,19 @@ def spread_of(
     """
     if column.kind == "category":
         return [], (X[:, : len(values)] > 0.0).mean(axis=0) if len(X) else None
+    if part not in ("", "date"):
+        return [], None
     assert column.lower is not None  # of values that are shown
     assert column.upper is not None
     ends = np.linspace(column.lower, column.upper, _BINS + 1).tolist()
-    part = next((k for k, part in enumerate(column.parts) if part in ("value", "linear")), None)
+    at = next((k for k, each in enumerate(column.parts) if each in ("value", "linear")), None)
     if column.has_nulls:
         X = X[X[:, -1] == 0.0]
-    return ends, None if part is None or not len(X) else shares_of_bins(X[:, part], _BINS)
+    if at is None or not len(X):
+        return ends, None
+    shares = shares_of_bins(X[:, at], _BINS)
+    first, last = int(shares[0] == 0.0), _BINS + 2 - int(shares[-1] == 0.0)
+    return [-math.inf, *ends, math.inf][first : last + 1], shares[first:last]
 
 
 def _of_pairs(
@@ -183,7 +244,8 @@ def _of_pairs(
         return [values[k] for k in places], np.ones(len(places))
     # The middles of so many parts of equal shares, and the shown values that are next to them.
     reached = np.concatenate([[0.0], np.cumsum(shares) / shares.sum()])
-    middles = np.interp((np.arange(_PAIR_VALUES) + 0.5) / _PAIR_VALUES, reached, ends)
+    finite = np.clip(ends, *np.array(ends)[np.isfinite(ends)][[0, -1]])
+    middles = np.interp((np.arange(_PAIR_VALUES) + 0.5) / _PAIR_VALUES, reached, finite)
     nearest = np.abs(np.asarray(values, np.float64)[:, None] - middles).argmin(axis=0)
     places, counts = np.unique(nearest, return_counts=True)
     return [values[k] for k in places], counts.astype(np.float64)
@@ -218,7 +280,7 @@ def dependence(facts: Facts) -> Markup:
     """Draw the dependence of forecasts on columns, where it was asked for."""
     if facts.dependence is None:
         return Markup()
-    (found, pairs, rows_in_words), reason = facts.dependence
+    (found, pairs, n_paired, rows_in_words), reason = facts.dependence
     classes = [str(label) for label in facts.run_json.get("classes") or []]
     places = _shown_classes(found, classes)
     what = _in_words(classes, places)
@@ -226,7 +288,8 @@ def dependence(facts: Facts) -> Markup:
     figures, missing = [], []
     for one in found:
         lines = {classes[k] if classes else what: one.means[:, k].tolist() for k in places}
-        name, n_more = one.column.name, len(one.column.levels) - len(one.values)
+        name = f"{one.column.name}, {one.part}" if one.part else one.column.name
+        n_more = len(one.column.levels) - len(one.values)
         if one.column.kind == "category" and n_more > 0:
             name += f" (of {len(one.column.levels):,} levels the first {len(one.values)})"
         form = percent if classes else metric
@@ -236,42 +299,47 @@ def dependence(facts: Facts) -> Markup:
                 form(float(one.missing[k])) for k in places
             )  # fmt: skip
             missing.append((one.column.name, means))
-        if one.column.kind != "category":
-            figures.append(_line_figure(one, lines, what, form if classes else number))
-            figures += _histogram(one)
-        elif len(places) == 1 and float(one.means[:, places].min()) >= 0.0:
+        if one.column.kind != "category" and one.part in ("", "date"):
+            figures.append(_line_figure(one, name, lines, what, form if classes else number))
+            figures += _histogram(one, name)
+            continue
+        levels = [name_of_value(one.part, each) for each in one.values] if one.part else one.values
+        if len(places) == 1 and float(one.means[:, places].min()) >= 0.0:
             (values,) = lines.values()
-            figures.append(
-                Figure(name, bar_chart(list(zip(one.values, values, strict=True)), form))
-            )
+            figures.append(Figure(name, bar_chart(list(zip(levels, values, strict=True)), form)))
         else:
             rows = [(level, *(form(values[i]) for values in lines.values()))
-                    for i, level in enumerate(one.values)]  # fmt: skip
+                    for i, level in enumerate(levels)]  # fmt: skip
             tables.append((name, ("level", *lines), rows))
         if one.column.kind == "category" and one.shares is not None:
             bars = list(zip(one.values, one.shares.tolist(), strict=True))
             figures.append(Figure(f"{name}: {_OF_ROWS}", bar_chart(bars, percent)))
     together = [
-        (" and ".join(pair.names), percent(pair.share), metric(pair.size)) for pair in pairs
+        (
+            " and ".join(pair.names),
+            percent(pair.size) if classes else number(pair.size),
+            percent(pair.share),
+        )
+        for pair in pairs
     ]
     return render(
         "dependence.html", reason=reason, what=what, figures=figures, tables=tables,
-        missing=missing, together=together, n_paired=min(len(found), _MOST_PAIRED),
-        rows_in_words=rows_in_words,
+        missing=missing, together=together, n_paired=n_paired,
+        rows_in_words=rows_in_words, least_share=percent(_LEAST_TOGETHER),
     )  # fmt: skip
 
 
 _OF_ROWS = "shares of rows"
 
 
-def _histogram(one: Dependence) -> list[Figure]:
+def _histogram(one: Dependence, name: str) -> list[Figure]:
     """Return where rows lie on a column of numbers or times, if it is known."""
     if one.shares is None:
         return []
     bars = list(zip(one.ends, one.ends[1:], one.shares.tolist(), strict=False))
     x_form = _date if one.column.kind == "time" else number
     chart = histogram_chart(bars, shortened([one.column.name], 40)[0], x_form)
-    return [Figure(f"{one.column.name}: {_OF_ROWS}", chart)]
+    return [Figure(f"{name}: {_OF_ROWS}", chart)]
 
 
 def _shown_classes(found: Sequence[Dependence], classes: Sequence[str]) -> list[int]:
@@ -292,7 +360,11 @@ def _in_words(classes: Sequence[str], places: Sequence[int]) -> str:
 
 
 def _line_figure(
-    one: Dependence, lines: dict[str, list[float]], what: str, form: Callable[[float], str]
+    one: Dependence,
+    name: str,
+    lines: dict[str, list[float]],
+    what: str,
+    form: Callable[[float], str],
 ) -> Figure:
     drawn = [
         Line(name, list(zip(map(float, one.values), values, strict=True)))
@@ -301,7 +373,7 @@ def _line_figure(
     x_form = _date if one.column.kind == "time" else number
     label = f"{what} against {one.column.name}"
     chart = line_chart(drawn, shortened([one.column.name], 40)[0], x_form, form, label=label)
-    return Figure(one.column.name, chart, tuple(lines) if len(lines) > 1 else ())
+    return Figure(name, chart, tuple(lines) if len(lines) > 1 else ())
 
 
 def _date(micros: float) -> str:

@@ -55,9 +55,11 @@ def read_some(plan: Plan | None, learned: int, features: Sequence[int]) -> RowsR
 
 
 def shares_of_bins(values: np.ndarray, n_bins: int) -> np.ndarray:
-    """Return the share of encoded numbers [n] in bins of [0, 1], float64 [b]; the ends have more.
+    """Return the share of encoded numbers [n] below 0, in bins of [0, 1], and above 1: [b + 2].
 
-    Those below and above count in the first and the last bin.
+    A value of 1 is in the last of the bins.
     """
-    places = np.clip(np.floor(values.astype(np.float64) * n_bins), 0, n_bins - 1)
-    return np.bincount(places.astype(np.int64), minlength=n_bins) / max(1, len(values))
+    places = np.floor(values.astype(np.float64) * n_bins)
+    places[values == 1.0] = n_bins - 1
+    numbers = np.clip(places, -1, n_bins).astype(np.int64) + 1
+    return np.bincount(numbers, minlength=n_bins + 2) / max(1, len(values))

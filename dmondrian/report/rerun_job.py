@@ -26,6 +26,8 @@ def job_of(facts: Facts) -> str:
         return ""
     tables = job_tables(facts)
     parts = [_tables(data=tables["data"])]
+    if facts.run_json.get("lags") is not None:
+        parts.append("# the rows of these files have their lags as columns\n")
     if plan is not None and plan.shuffle and not plan.bands:
         parts.append(
             "# an earlier version shuffled these rows: this one reads them in another order\n"

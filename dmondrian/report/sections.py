@@ -470,7 +470,7 @@ def _missing(share: float | None) -> str:
 def _event(name: str) -> str:
     kind, _, column = name.partition(":")
     meaning = {
-        "outside": "beyond the training range",
+        "outside": "beyond the range by which the column is encoded",
         "clipped": "infinite, clipped",
         "unseen": "a level that training did not have",
         "other": "a rare level",

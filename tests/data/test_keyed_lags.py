@@ -184,7 +184,10 @@ def test_a_source_that_is_called_is_refused() -> None:
         (pa.table({"x": [1]}), "rows have no column 'price', of which lags are made"),
         (pa.table([[1], [2]], ["price", "price"]), "rows have 2 columns 'price'"),
         (pa.table({"price": [1.0], "lag_1(price)": [2]}), r"a column 'lag_1\(price\)' already"),
-        (pa.table({"price": ["a"]}), "those before had .*double.*: the columns of lags need one"),
+        (
+            pa.table({"price": ["a"]}),
+            "column price, .* is string, and was double in the rows before",
+        ),
     ],
 )
 def test_rows_of_other_columns_are_refused(rows: pa.Table, words: str) -> None:
@@ -202,3 +205,40 @@ def test_a_key_of_fractions_is_refused() -> None:
 def test_a_table_that_is_no_state_is_refused() -> None:
     with pytest.raises(DataError, match="no state of lags"):
         KeyedLags.restored(series())
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "expected"),
+    [
+        (pa.array([3, 5]), pa.array([7.0, np.nan]), [None, 7]),
+        (pa.array([3, 5]), pa.array([7, 9], pa.int32()), [None, 7]),
+        (pa.array([0.5, 5.0]), pa.array([7, 9]), [None, 7.0]),
+        (pa.array(["a", "b"]), pa.array(["c", "d"], pa.large_string()), [None, "c"]),
+        (pa.array(["a", "b"]), pa.array(["c", "d"]).dictionary_encode(), [None, "c"]),
+    ],
+)
+def test_values_take_the_type_of_those_before_them(
+    first: pa.Array, later: pa.Array, expected: list[Any]
+) -> None:
+    lags = KeyedLags("x", 1, key="k", differences=False)
+    lags.add(pa.table({"k": [1, 2], "x": first}))
+    found = lags.add(pa.table({"k": pa.array([3, 3], pa.int32()), "x": later}))["lag_1(x)"]
+    assert found.type == first.type
+    assert found.to_pylist() == expected
+    missing = lags.add(pa.table({"k": [3], "x": first[:1]}))["lag_1(x)"].to_pylist()
+    assert missing == [None if later[1].as_py() != later[1].as_py() else later[1].as_py()]
+
+
+@pytest.mark.parametrize(
+    ("later", "why"),
+    [
+        (pa.array([7.5]), "was int64 .*would be truncated|Float value 7.5"),
+        (pa.array(["7"]), "another kind of values"),
+        (pa.array([2**63], pa.uint64()), "not in range"),
+    ],
+)
+def test_values_that_the_type_before_has_not_are_refused(later: pa.Array, why: str) -> None:
+    lags = KeyedLags("x", 1)
+    lags.add(pa.table({"x": [3, 5]}))
+    with pytest.raises(SchemaError, match=why):
+        lags.add(pa.table({"x": later}))

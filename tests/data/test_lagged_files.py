@@ -227,6 +227,23 @@ def test_rows_that_follow_on_have_the_lags_of_those_before(tmp_path: Path) -> No
         follow(out, copy, tmp_path / "scored")
 
 
+def test_files_of_the_same_bytes_are_all_scored(tmp_path: Path) -> None:
+    rows, out = series(60), tmp_path / "out"
+    (first,) = put(rows, tmp_path / "data", [])
+    twin = first.with_name("001.parquet")
+    twin.write_bytes(first.read_bytes())
+    files(out).take(tmp_path / "data")
+    assert read(follow(out, tmp_path / "data", tmp_path / "scored")).equals(stored(out))
+    assert read(follow(out, twin, tmp_path / "scored")).equals(stored(out).slice(60))
+    copy = tmp_path / "copy.parquet"
+    copy.write_bytes(first.read_bytes())
+    found = follow(out, [first, copy], tmp_path / "scored")
+    assert len(set(found)) == len(found)
+    both = read(found)
+    assert both.slice(0, 60).equals(stored(out).slice(0, 60))
+    assert both.slice(60).equals(both.slice(0, 60))
+
+
 def read(uris: list[str]) -> pa.Table:
     return pa.concat_tables([pq.read_table(uri).replace_schema_metadata() for uri in uris])
 
@@ -320,6 +337,9 @@ def test_rows_out_of_the_order_of_time_are_warned_of(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="1 row is earlier by 'when' than the row before"):
         files(tmp_path / "out", time="when").take(tmp_path / "data")
     files(tmp_path / "sorted", time="when").take(put(rows, tmp_path / "other", [20]))
+    put(rows.slice(5, 3), tmp_path / "data", [], first=7)  # comes later
+    with pytest.warns(UserWarning, match="1 row is earlier by 'when' than the row before"):
+        files(tmp_path / "out", time="when").take(tmp_path / "data")
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
@@ -340,7 +360,7 @@ def test_names_and_types_of_columns_are_checked(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("*.parquet"))
     other = series().set_column(1, "price", pa.array(["a"] * N))
     pq.write_table(other, tmp_path / "data" / "9.parquet")
-    with pytest.raises(SchemaError, match=r"9\.parquet: rows have .* need one type each"):
+    with pytest.raises(SchemaError, match=r"9\.parquet: the column price, .*another kind"):
         files(tmp_path / "out").take(tmp_path / "data")
     without = put(series().drop_columns("sold"), tmp_path / "new", [])
     with pytest.raises(SchemaError, match="Lags of the target 'sold' are made of known labels"):

@@ -124,9 +124,23 @@ def test_sparse_rows_that_no_array_can_hold_are_learned_and_refused_where_all_ar
     assert forest.weighted_depth(rows[:-1]).shape == (N - 1,)
 
 
+def test_sparse_rows_are_refused_as_dense_ones_are() -> None:
+    forest = AMFClassifier(**AMF).fit(sparse.csr_matrix(X), LABELS)
+    with pytest.raises(ValueError, match="Found array with 0 sample"):
+        forest.predict(sparse.csr_matrix(X[:0]))
+    with pytest.raises(ValueError, match="Complex data not supported"):
+        forest.predict(sparse.csr_matrix(X).astype(complex))
+    none = np.concatenate([np.zeros(300), np.ones(N - 300)])
+    with pytest.raises(ValueError, match="at least one non-zero number"):
+        forest.fit(X, LABELS, none, max_rows=300)
+
+
 def test_estimators_that_read_all_rows_at_once_take_no_sparse_ones() -> None:
     with pytest.raises(TypeError, match="Sparse data was passed"):
         MondrianKernelRegressor(2, lifetime=1.0).fit(sparse.csr_matrix(X), TARGETS)
+    kernel = MondrianKernelRegressor(2, lifetime=1.0, random_state=0).fit(X, TARGETS)
+    with pytest.raises(TypeError, match="Sparse data was passed"):
+        kernel.predict(sparse.csr_matrix(X))
     features = MondrianFeatures(3, random_state=0).fit(sparse.csr_matrix(X))
     there = features.transform(X)
     assert (features.transform(sparse.csr_matrix(X)) != there).nnz == 0

@@ -11,11 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from dmondrian import AMFClassifier, AMFRegressor, ParameterError, load
+from dmondrian.data import Column
 from dmondrian.distributed import TrainedRun, train
 from dmondrian.export import partial_dependence
 from dmondrian.frames import FrameModel
 from dmondrian.report import column_spread, write_report
-from dmondrian.report.column_dependence import find_dependence, values_of
+from dmondrian.report.column_dependence import (
+    _PART_OF,
+    encoded,
+    find_dependence,
+    name_of_value,
+    shown_of,
+    spread_of,
+    values_of,
+)
 from dmondrian.report.column_spread import read_some
 from dmondrian.report.facts import gather
 from dmondrian.report.sections import inputs
@@ -57,16 +66,27 @@ def test_it_is_the_mean_prediction_of_rows_with_the_column_set(product) -> None:
         fixed = pa.array([value] * len(table), table.schema.field(name).type)
         return np.asarray(model.predict_proba(table.set_column(at, name, fixed))).mean(axis=0)
 
+    estimator = load(run.run_url)
+    features = estimator.feature_names_in_.tolist()
+    shown = [(one.column.name, one.part) for one in found]
+    assert len(shown) == len(set(shown))
+    assert {part for name, part in shown if name != "when"} == {""}
+    assert ("when", "date") in shown
     for one in found:
-        name = one.column.name
-        values = one.values
-        if name == "when":
-            values = [datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=v)
-                      for v in values]  # fmt: skip
-        if name == "n":
-            assert values == [1.0, 2.0, 3.0, 4.0]
-            values = [int(value) for value in values]
-        wanted = [mean(name, value) for value in values]
+        name, values = one.column.name, one.values
+        if name == "when":  # each part by itself, where the others vary as in the rows
+            (feature,) = (
+                one.column.parts[[_PART_OF[p] for p in one.column.parts].index(one.part)],
+            )
+            place = features.index(f"when.{feature}" if feature != "linear" else "when")
+            at = encoded(run.plan.schema, one.column, values)
+            at = at[:, [one.column.parts.index(feature)]]
+            wanted = partial_dependence(estimator, [place], at)
+        else:
+            if name == "n":
+                assert values == [1.0, 2.0, 3.0, 4.0]
+                values = [int(value) for value in values]
+            wanted = [mean(name, value) for value in values]
         np.testing.assert_allclose(one.means, wanted, rtol=1e-9, atol=1e-12, err_msg=name)
         if name == "x":
             np.testing.assert_allclose(one.missing, mean("x", None), rtol=1e-9)
@@ -78,10 +98,13 @@ def test_it_is_the_mean_prediction_of_rows_with_the_column_set(product) -> None:
 
 def test_shares_of_rows_are_those_of_the_data(product) -> None:
     run, table = product
-    (found, _, rows), _ = find_dependence(gather(run.run_url), 10)
+    (found, *_, rows), _ = find_dependence(gather(run.run_url), 10)
     assert rows == "Shares of rows are of 108 rows: all rows learned."
     for one in found:
         column = table[one.column.name].drop_null()
+        if one.part not in ("", "date"):
+            assert one.shares is None
+            continue
         if one.column.name == "kind":
             counts = {pair["values"]: pair["counts"] for pair in column.value_counts().to_pylist()}
             expected = [counts[level] / len(table) for level in one.values]
@@ -144,11 +167,13 @@ def test_the_page_draws_it_where_it_is_asked_for(product, of_numbers, tmp_path) 
     text = write_report(run.run_url, page, partial_dependence=3).read_text()
     assert "<h2>Partial dependence</h2>" in text
     (found, *_), _ = find_dependence(gather(run.run_url), 3)
-    assert len(found) == 3
+    assert len({one.column.name for one in found}) == 3
     for one in found:
-        assert f"<figcaption>{one.column.name}: shares of rows<" in text
-        title = "<figcaption>{}<" if one.column.kind != "category" else "<h3>{}<"
-        assert title.format(one.column.name) in text
+        name = f"{one.column.name}, {one.part}" if one.part else one.column.name
+        if one.part in ("", "date"):
+            assert f"<figcaption>{name}: shares of rows<" in text
+        is_drawn = one.column.kind != "category" and one.part in ("", "date")
+        assert (f"<figcaption>{name}<" if is_drawn else f"<h3>{name}<") in text
     call("report", of_numbers.run_url, "-o", page, "--partial-dependence", "1")
     text = page.read_text()
     assert "Mean forecast at values of a column" in text
@@ -171,7 +196,7 @@ def test_a_run_that_has_none_gives_the_reason(kernel, density, tmp_path) -> None
     reasons[str(tmp_path / "m")] = "fitted on arrays"
     for url, reason in reasons.items():
         found, why = find_dependence(gather(url), 3)
-        assert found == ([], [], "")
+        assert found == ([], [], 0, "")
         assert reason in why
         text = write_report(url, tmp_path / "page.html", partial_dependence=3).read_text()
         assert f"There is none: {why[:30]}" in text
@@ -198,7 +223,7 @@ def test_columns_that_act_together_are_named(client, tmp_path) -> None:
         AMFRegressor(10, random_state=0), tmp_path / "rows.parquet", target="y",
         run=tmp_path / "run", client=client,
     )  # fmt: skip
-    (found, pairs, _), _ = find_dependence(gather(run.run_url), 4)
+    (found, pairs, *_), _ = find_dependence(gather(run.run_url), 4)
     assert len(found) == 4
     assert set(pairs[0].names) == {"one", "other"}
     assert pairs[0].share > 0.8
@@ -207,5 +232,33 @@ def test_columns_that_act_together_are_named(client, tmp_path) -> None:
     text = write_report(run.run_url, tmp_path / "page.html", partial_dependence=4).read_text()
     assert "<h3>Columns that act together</h3>" in text
     assert f"<td>{' and '.join(pairs[0].names)}</td>" in text
+    assert "For pairs of the 4 most important columns" in text
     text = write_report(run.run_url, tmp_path / "page.html", partial_dependence=1).read_text()
     assert "act together" not in text
+
+
+def test_parts_of_times_are_shown_by_themselves() -> None:
+    parts = ("linear", "hour", "weekday_sin", "weekday_cos", "month")
+    column = Column("t", "time", "timestamp[us]", 0, 400 * 86_400_000_000, parts)
+    shown = dict(shown_of(column))
+    assert list(shown) == ["date", "hour", "weekday", "month"]
+    assert [len(values) for values in shown.values()] == [33, 24, 7, 12]
+    hours = [name_of_value("hour", value) for value in shown["hour"]]
+    assert (hours[0], hours[-1]) == ("00:00", "23:00")
+    days = [datetime.datetime.fromtimestamp(v / 1e6, datetime.UTC) for v in shown["weekday"]]
+    names = [name_of_value("weekday", value) for value in shown["weekday"]]
+    assert names == [day.strftime("%A") for day in days]
+    assert names[0] == "Monday"
+    months = [name_of_value("month", value) for value in shown["month"]]
+    assert (months[0], months[-1]) == ("January", "December")
+
+
+def test_rows_beyond_the_range_are_in_bins_of_their_own() -> None:
+    column = Column("x", "number", "double", 0.0, 10.0, ("value",))
+    ends, shares = spread_of(column, "", [], np.array([[-0.5], [0.0], [1.0], [1.1]], np.float32))
+    assert (ends[0], ends[-1]) == (-np.inf, np.inf)
+    assert ends[1:-1] == np.linspace(0.0, 10.0, 26).tolist()
+    assert shares[[0, 1, -2, -1]].tolist() == [0.25, 0.25, 0.25, 0.25]
+    ends, shares = spread_of(column, "", [], np.array([[0.0], [1.0]], np.float32))
+    assert (len(ends), len(shares), ends[0], ends[-1]) == (26, 25, 0.0, 10.0)
+    assert shares[[0, -1]].tolist() == [0.5, 0.5]

@@ -46,7 +46,7 @@ def warn_of_delay(
         advice = f"on more than its {n_trained:,} rows, for a longer delay, or without drift"
     known = "at once" if delay == 1 else f"{delay:,} rows later"
     if period is not None:
-        known = f"{period} later, after {counted(delay, 'row')} of late"
+        known = f"{period} later, which was {counted(delay, 'row')} at last"
         advice = "with a longer delay, or without drift"
     _log.warning(
         "this forest learned to mix its trees for labels that are known %s, and forecasts %s "

@@ -16,8 +16,10 @@ import numpy as np
 from distributed import Client
 
 from dmondrian._text.wording import counted
+from dmondrian.checkpoint import Run
 from dmondrian.data import Encoded, Plan, make_scoring_plan, read_blocks
 from dmondrian.data.chunks import join
+from dmondrian.data.lagged_files import lags_of_run
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.metrics.progressive import HeldOut, Likelihood
 from dmondrian.distributed.scoring.delay_warning import warn_of_delay
@@ -130,7 +132,8 @@ def evaluate(
         label under the Gaussian, in nats); or of a density, whose data need no target,
         "log_likelihood", the mean log density of a row as it is encoded. Weighted if the model was
         trained with weights. "forecast" is how rows were forecast, in words, and "delay" how many
-        of them the model forecasts before it knows a label. And "trees_sharded", the number of
+        of them the model forecasts before it knows a label: of a run with lags of the target, the
+        least of these. And "trees_sharded", the number of
         groups of trees, if no worker can hold the whole model.
 
     Raises
@@ -146,7 +149,14 @@ def evaluate(
     limit = parse_limit(memory_limit)
     model = open_model(os.fspath(model_url))
     with with_lags(os.fspath(model_url), data) as rows:
-        return _evaluate(os.fspath(model_url), model, rows, client, n_workers, threads, limit)
+        found = _evaluate(os.fspath(model_url), model, rows, client, n_workers, threads, limit)
+    lagged = lags_of_run(Run.open(os.fspath(model_url)))
+    labels = {} if lagged is None else lagged.labels
+    if labels and found.get("delay", 0) > min(labels):
+        names = ", ".join(labels.values())
+        found["forecast"] += f", and reads labels of earlier rows in {names}"
+        found["delay"] = min(labels)
+    return found
 
 
 def _evaluate(

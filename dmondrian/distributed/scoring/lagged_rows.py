@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from dmondrian.checkpoint import Run
-from dmondrian.data.lagged_files import lags_of_run
+from dmondrian.data.lagged_files import is_of_rows, lags_of_run
 from dmondrian.store import open_store
 
-FOLDER = "_lags"
+FOLDER = "_rows_with_lags"
 """Of the rows that are scored, in the folder of their scores."""
 
 
@@ -47,7 +47,7 @@ def with_lags(
     try:
         yield lagged.follow_on(data, store)
     finally:
-        store.delete(store.list())
+        store.delete([name for name in store.list() if is_of_rows(name)])
         if store.is_local:
             with suppress(OSError):
                 os.rmdir(store.address.path)

@@ -120,7 +120,8 @@ def prepare_run(
     estimator._check_time(plan_options.get("time"))
     asked = None
     if lags is not None:
-        asked = checked_lags(lags, target, getattr(estimator, "delay", 1))
+        is_shuffled = bool(plan_options.get("shuffle"))
+        asked = checked_lags(lags, target, getattr(estimator, "delay", 1), is_shuffled)
     refuse_other_lags(url, asked)
     if asked is not None:
         lagged = lagged_files(url, asked, target, plan_options.get("time"))
@@ -139,7 +140,7 @@ def prepare_run(
             plan = extend_plan(stored, data, learned_by_all(Run.open(url)), among)
             began = _began(Run.open(url), plan, data, options)
     if asked is not None and stored is None:
-        note = f"lags of {in_words(asked)} are columns; the rows with them are in {data}"
+        note = f"columns of lags are added: {in_words(asked)}; the rows with them are in {data}"
         began = plan = replace(plan, notes=(*plan.notes, note))
     began = weighted(began, estimator)
     plan = weighted(plan, estimator) if stored is None else plan

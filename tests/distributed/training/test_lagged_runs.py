@@ -18,12 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
-from dmondrian import AMFRegressor, CheckpointError, DataError, ParameterError
+from dmondrian import AMFRegressor, CheckpointError, DataError, ParameterError, SchemaError
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.merging import merge
 from dmondrian.data import lagged_files
 from dmondrian.distributed import TrainedRun, evaluate, follow, forget, grow, score, submit, train
+from dmondrian.distributed.scoring.lagged_rows import FOLDER
 from tests.distributed.conftest import PATIENCE, digests, table_of
 
 FILE_ROWS = 150
@@ -100,23 +101,29 @@ def test_the_forest_is_that_of_lags_made_by_hand(
     fit: Fit, plain: Fit, tmp_path: Path, shuffle: bool
 ) -> None:
     made, hand = by_hand(), []
+    options: dict[str, Any] = {"shuffle": shuffle}
+    if shuffle:  # lags of the label would be of rows that are forecast later
+        made = made.drop(columns=["lag_1(sold)", "lag_4(sold)"])
+        options["lags"] = {**LAGS, "columns": ["price"]}
     for start, stop in ((0, 330), (330, 700)):
         put(series(), tmp_path / "data", start, stop)
         put(made, tmp_path / "made", start, stop)
-    run = fit("run", shuffle=shuffle)
+    run = fit("run", **options)
     hand.append(plain(shuffle=shuffle))
     assert digests(run) == digests(hand[-1])
     assert run.metrics == hand[-1].metrics
     assert run.plan.schema == hand[-1].plan.schema
-    assert "lags of 'price', 'sold' by 'shop', 1, 4 back, with" in " ".join(run.plan.notes)
+    columns = "'price'" if shuffle else "'price', 'sold'"
+    note = f"columns of lags are added: {columns} by 'shop', 1, 4 back, with"
+    assert note in " ".join(run.plan.notes)
     # The data that were learned are gone, and other files come; nothing is to be done twice.
     shutil.rmtree(tmp_path / "data")
     put(series(), tmp_path / "data", 700, N)
     put(made, tmp_path / "made", 700, N)
-    run = fit("run", shuffle=shuffle)
+    run = fit("run", **options)
     assert run.summary["rows"] == 500
     assert digests(run) == digests(plain(shuffle=shuffle))
-    assert fit("run", shuffle=shuffle).summary["rows"] == 0
+    assert fit("run", **options).summary["rows"] == 0
     if not shuffle:  # the same rows in other files
         for start in range(0, N, 170):
             put(series(), tmp_path / "divided", start, start + 170, 33)
@@ -194,7 +201,13 @@ def test_scores_are_those_of_rows_with_lags_by_hand(
     assert table_of(tmp_path / "scored").equals(table_of(tmp_path / "wanted"))
     assert sorted(p.name for p in (tmp_path / "scored").iterdir() if p.is_dir()) == []
     measured = evaluate(run, later, client=client)
-    assert measured == evaluate(tmp_path / "plain", hand, client=client)
+    as_plain = evaluate(tmp_path / "plain", hand, client=client)
+    assert measured.pop("delay") == 1  # the label of the row before is a column
+    assert measured["forecast"].startswith(as_plain["forecast"])
+    added = measured.pop("forecast").removeprefix(as_plain.pop("forecast"))
+    assert added == ", and reads labels of earlier rows in lag_1(sold), lag_4(sold)"
+    assert as_plain.pop("delay") == 300
+    assert measured == as_plain
     assert "were learned" not in caplog.text
     evaluate(run, [tmp_path / "data", *later], client=client)
     assert "900 of the 1,200 rows were learned by the model" in caplog.text
@@ -232,13 +245,17 @@ def test_a_scoring_that_fails_leaves_no_rows_and_goes_on(
         patch.setattr("dmondrian.distributed.scoring.score.finish", fail)
         with pytest.raises(KeyboardInterrupt):
             score(run, later, tmp_path / "scored", client=client)
-    assert not (tmp_path / "scored" / "_lags").exists()
+    assert not (tmp_path / "scored" / FOLDER).exists()
     assert score(run, later, tmp_path / "scored", client=client)["written"] == 0
     assert table_of(tmp_path / "scored").equals(table_of(tmp_path / "whole"))
     for _ in range(2):  # as a job leaves it that is killed while it writes rows
-        (tmp_path / "killed" / "_lags").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "killed" / "_lags" / "000000000000900.parquet").write_bytes(b"PAR1")
+        (tmp_path / "killed" / FOLDER).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "killed" / FOLDER / "000000000000900.parquet").write_bytes(b"PAR1")
         score(run, later, tmp_path / "killed", client=client)
+    (tmp_path / "killed" / FOLDER).mkdir()
+    (tmp_path / "killed" / FOLDER / "notes.txt").write_text("of somebody else")
+    score(run, later, tmp_path / "killed", client=client)
+    assert [path.name for path in (tmp_path / "killed" / FOLDER).iterdir()] == ["notes.txt"]
 
 
 def test_trees_are_added_and_copies_go_on(fit: Fit, plain: Fit, client: Client, tmp_path) -> None:
@@ -295,7 +312,13 @@ def test_what_cannot_be_right_with_lags_is_refused(fit: Fit, client, tmp_path: P
     delayed = small_forest(drift="follow", delay=2, feature_scales=None)
     with pytest.raises(ParameterError, match="the target 'sold', whose labels come 2 rows"):
         fit("new", estimator=delayed)
-    assert not (tmp_path / "new" / "_lags").exists()
+    with pytest.raises(ParameterError, match="the target 'sold', and shuffle mixes the rows"):
+        fit("new", shuffle=True)
+    with pytest.raises(ParameterError, match="key is the target 'sold': earlier rows of the same"):
+        fit("new", lags={"columns": "price", "key": "sold"})
+    with pytest.raises(SchemaError, match=r"no column is called 'solt' .*Did you mean 'sold'"):
+        fit("new", target="solt")
+    assert not list((tmp_path / "new").glob("_lags/*.parquet"))
 
 
 @pytest.mark.parametrize("bad", [700, 890])
