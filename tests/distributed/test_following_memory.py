@@ -21,8 +21,8 @@ from dmondrian.distributed.worker.tasks import HeldRun
 WARM_UP, LOOKS = 12, 36
 """Looks until what is kept of a bounded number of looks is full, and all looks."""
 
-BYTES_A_LOOK = 6_000
-"""Most that Python holds more after a look, of which the file's names are some hundred bytes."""
+BYTES_A_LOOK = 13_000
+"""Most that Python holds more after a look; twice as much once lists of all blocks were kept."""
 
 
 def put_file(folder: Path, number: int) -> None:
