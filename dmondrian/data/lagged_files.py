@@ -102,6 +102,16 @@ def is_of_rows(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def source_of(uri: str) -> str | None:
+    """Return the file of the data whose rows a file with lags has; None if it cannot be read."""
+    try:
+        with open_parquet(uri) as parquet:
+            metadata = parquet.schema_arrow.metadata or {}
+        return str(json.loads(metadata[_ABOUT])["file"])
+    except (DataError, LookupError, ValueError):
+        return None
+
+
 def lagged_files(
     url: str, settings: Mapping[str, Any], target: str | None, time_column: str | None = None
 ) -> LaggedFiles:

@@ -146,6 +146,22 @@ def test_a_batch_that_cannot_be_learned_is_given_anew(
         train(forest(), source(rows), run=tmp_path / "run", **options(client))
 
 
+def test_a_file_that_a_checkpoint_depends_on_is_not_to_be_deleted(
+    rows: pa.Table, client: Client, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(forest(), rows.slice(0, 2000).to_batches(500), run=run, **options(client))
+    files = batch_source.batch_files([], str(run))
+    (newest, *_) = sorted((run / "batches").glob("*.parquet"), reverse=True)
+    kept = pytest.raises(DataError, match="train a new run, in another folder")
+    with kept, batch_source.about_batches(files):
+        raise DataError(f"a label is missing at {newest}, row 3")
+    later = newest.with_name(f"{int(newest.stem) + 1:010d}.parquet")
+    new = pytest.raises(DataError, match="delete this file and all with higher numbers")
+    with new, batch_source.about_batches(files):
+        raise DataError(f"a label is missing at {later}, row 3")
+
+
 def test_follow_learns_what_a_source_gives(
     rows: pa.Table, client: Client, by_files: TrainedRun, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ WARM_UP, LOOKS = 12, 36
 """Looks until what is kept of a bounded number of looks is full, and all looks."""
 
 BYTES_A_LOOK = 13_000
-"""Most that Python holds more after a look; twice as much once lists of all blocks were kept."""
+"""Most that Python holds more after a look; lists of all blocks took more."""
 
 
 def put_file(folder: Path, number: int) -> None:

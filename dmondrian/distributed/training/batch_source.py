@@ -9,6 +9,7 @@ written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +24,7 @@ from dmondrian.data import BatchFiles, Schema, stored_plan
 from dmondrian.data.columns import check_types
 from dmondrian.data.encode import encode_target
 from dmondrian.data.paths import check_paths
+from dmondrian.distributed.training.kept_plan import kept_plan
 from dmondrian.distributed.training.run_setup import IN_MEMORY
 from dmondrian.errors import CheckpointError, DataError, ParameterError
 
@@ -96,12 +98,28 @@ def about_batches(files: BatchFiles | None) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        if files is None or files.out not in str(error):
+        named = (
+            None
+            if files is None
+            else re.search(rf"{re.escape(files.out)}/\d+\.parquet", str(error))
+        )
+        if files is None or named is None:
             raise
+        plan = kept_plan(files.out.removesuffix(f"/{BATCHES}"))
+        if plan is not None and named[0] in set(plan.table.uris()):
+            advice = (
+                "a checkpoint is of a stream that has this file: mend the source and train a new "
+                "run, in another folder; or train one with the option that is named above, if one "
+                "is. The checkpoints that are there can still be used to score"
+            )
+        else:
+            advice = (
+                "mend the source, delete this file and all with higher numbers, of which nothing "
+                "is learned yet, and run the same again"
+            )
         raise type(error)(
             f"{error}. The files in {files.out} are made of the batches of the source, and what "
-            "they hold is not asked for again: mend the source, delete this file and all with "
-            "higher numbers, of which nothing is learned yet, and run the same again"
+            f"they hold is not asked for again: {advice}"
         ) from error
 
 

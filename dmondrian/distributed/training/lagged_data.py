@@ -15,10 +15,9 @@ from typing import Any
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.stream import LAGS
-from dmondrian.data.footers import open_parquet
 from dmondrian.data.lag_settings import checked_lags
-from dmondrian.data.lagged_files import _ABOUT, lagged_files
-from dmondrian.distributed.training.stored_plan import stored_plan
+from dmondrian.data.lagged_files import lagged_files, source_of
+from dmondrian.distributed.training.kept_plan import kept_plan
 from dmondrian.errors import CheckpointError, DataError, ParameterError
 from dmondrian.store import open_store
 
@@ -116,7 +115,7 @@ def about_lagged(url: str, settings: Mapping[str, Any] | None) -> Iterator[None]
 def _advice(url: str, folder: str, name: str) -> str:
     """Return what to do about a file with a row that cannot be learned."""
     first, made_of = _first_of_same_data(url, folder, name)
-    plan = stored_plan(url)
+    plan = kept_plan(url)
     made = f"{name} is made of {made_of}, with lags"
     if plan is not None and plan.n_rows > int(first.partition(".")[0]):
         return (
@@ -135,22 +134,12 @@ def _first_of_same_data(url: str, folder: str, name: str) -> tuple[str, str]:
     """Return the first file with rows of the same file of the data, and the name of that."""
     store = open_store(url)
     names = [one.rpartition("/")[2] for one in store.list(LAGS) if one.count("/") == 1]
-    first, made_of = name, _made_of(f"{folder}/{name}")
+    first, made_of = name, source_of(f"{folder}/{name}")
     for one in sorted((one for one in names if one < name), reverse=True):
-        if made_of is None or _made_of(f"{folder}/{one}") != made_of:
+        if made_of is None or source_of(f"{folder}/{one}") != made_of:
             break
         first = one
     return first, made_of or "the data"
-
-
-def _made_of(uri: str) -> str | None:
-    """Return the file of the data whose rows a file has; None if it cannot be read."""
-    try:
-        with open_parquet(uri) as parquet:
-            metadata = parquet.schema_arrow.metadata or {}
-        return str(json.loads(metadata[_ABOUT])["file"])
-    except (DataError, LookupError, ValueError):
-        return None
 
 
 def _shown(settings: Mapping[str, Any] | None, name: str) -> str:

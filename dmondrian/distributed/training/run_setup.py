@@ -21,9 +21,9 @@ from dmondrian.data import Plan, as_asked, asks_the_same, extend_plan, make_plan
 from dmondrian.data.lag_settings import checked_lags, in_words
 from dmondrian.data.lagged_files import lagged_files
 from dmondrian.distributed.training.job_difference import job_differences
+from dmondrian.distributed.training.kept_plan import kept_plan
 from dmondrian.distributed.training.lagged_data import about_lagged, refuse_other_lags
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
-from dmondrian.distributed.training.stored_plan import stored_plan
 from dmondrian.errors import CheckpointError, ParameterError
 from dmondrian.store import open_store
 
@@ -129,7 +129,7 @@ def prepare_run(
         data, among = lagged.out, None
     options = {"target": target, **plan_options}
     options["task"] = "classification" if is_classifier(estimator) else "regression"
-    stored = stored_plan(url)
+    stored = kept_plan(url)
     with about_lagged(url, asked):
         if stored is None:
             began = plan = make_plan(data, among=among, **options)

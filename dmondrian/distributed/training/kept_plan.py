@@ -11,7 +11,7 @@ from dmondrian.data import Plan
 from dmondrian.errors import CheckpointError, CorruptError, NotFoundError
 
 
-def stored_plan(url: str) -> Plan | None:
+def kept_plan(url: str) -> Plan | None:
     """Return the plan of the run in a folder, up to the files that a checkpoint depends on.
 
     Appended files with no row in a checkpoint yet may still be changed or removed. None for a new
