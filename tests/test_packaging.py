@@ -43,6 +43,18 @@ def test_a_release_may_do_no_more_than_it_has_to() -> None:
     assert re.search(f"^{pattern[1]}", (PROJECT / "dmondrian/__init__.py").read_text(), re.M)
 
 
+def test_the_citation_is_of_this_version_and_licence() -> None:
+    about = yaml.safe_load((PROJECT / ".github/CITATION.cff").read_text())
+    assert about["cff-version"] == "1.2.0"
+    assert about["version"] == dmondrian.__version__
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    assert about["license"] == project["license"]
+    released = f"## [{about['version']}] - {about['date-released']}"
+    assert released in (PROJECT / "CHANGELOG.md").read_text()
+    for each in (about, *about["references"]):
+        assert {"type", "title", "authors"} <= set(each)
+
+
 def rows() -> list[list[str]]:
     page = (PROJECT / "jobs/manual/features.md").read_text()
     lines = [line for line in page.splitlines() if line.startswith("|")]
