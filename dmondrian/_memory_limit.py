@@ -14,10 +14,19 @@ LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 
 def usable_bytes() -> int:
     """Return the memory of this machine or container in bytes."""
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _physical_bytes()
     for name in LIMITS:
         try:
             limit = min(limit, int(Path(name).read_text()))
         except (OSError, ValueError):
             continue  # no such file, or the word "max"
     return limit
+
+
+def _physical_bytes() -> int:
+    """Return the memory of this machine in bytes."""
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    import psutil  # type: ignore[import-untyped]  # of Dask, without types; on Windows alone
+
+    return int(psutil.virtual_memory().total)
