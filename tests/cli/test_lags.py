@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dmondrian.cli.job import build_estimator, check_lags, read_job
+from dmondrian.distributed.scoring.lagged_rows import FOLDER
 from dmondrian.errors import JobError
 from tests.cli.command import call, digests, events, manifests
 
@@ -63,11 +64,11 @@ def test_a_run_with_lags_is_trained_scored_and_described(job: Path, tmp_path: Pa
     later = put(tmp_path, 600, N, "later")
     words = ["--set", f"score.path={later}", "--set", f"score.out={tmp_path / 'scores'}"]
     stdout, stderr = call("train", job, *words)
-    assert "note: lags of 'price', 'sold' by 'shop', 1, 2 back, with differences, at" in stderr
+    assert "columns of lags are added: 'price', 'sold' by 'shop', 1, 2 back, with" in stderr
     assert "600 rows with lags written to" in stderr
     assert "bytes a row" in stderr
     assert "300 rows in" in stdout
-    assert not (tmp_path / "scores" / "_lags").exists()
+    assert not (tmp_path / "scores" / FOLDER).exists()
     run = tmp_path / "run"
     described = call("describe", run)[0]
     assert "lags          'price', 'sold' by 'shop', 1, 2 back" in described
@@ -79,6 +80,8 @@ def test_a_run_with_lags_is_trained_scored_and_described(job: Path, tmp_path: Pa
     assert "sold-lag_1" not in schema
     stdout, stderr = call("evaluate", run, tmp_path / "data")
     assert "all 600 rows were learned by the model" in stderr
+    stdout, _ = call("evaluate", run, later)
+    assert "knows no label of these rows, and reads labels of earlier rows in lag_1(sold)" in stdout
     call("report", run, "-o", tmp_path / "page.html", "--partial-dependence", 3)
     assert "lag_1(price)" in (tmp_path / "page.html").read_text()
     put(tmp_path, 600, N)

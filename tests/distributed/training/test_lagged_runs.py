@@ -182,7 +182,7 @@ def test_files_that_come_are_followed_and_scored(
     (scored,) = (tmp_path / "scores").glob("00900-*")
     kept = table_of(scored)["lag_1(price)"].to_pylist()
     assert kept == by_hand()["lag_1(price)"][900:1000].tolist()
-    assert not (scored / "_lags").exists()
+    assert not (scored / FOLDER).exists()
 
 
 def test_scores_are_those_of_rows_with_lags_by_hand(
