@@ -233,7 +233,8 @@ def check_lags(job: Job, estimator: Any) -> None:
         place = job.source.place_of_table(table)
         raise JobError(f"{place}: [{table}] does not go with [lags]: {WHY[table]}")
     try:
-        checked_lags(job.lags, job.data.get("target"), getattr(estimator, "delay", 1))
+        delay, is_shuffled = getattr(estimator, "delay", 1), bool(job.data.get("shuffle"))
+        checked_lags(job.lags, job.data.get("target"), delay, is_shuffled)
     except ParameterError as error:
         name = re.split(r"\W", str(error), maxsplit=1)[0]
         place = job.source.place("lags", name) if name in job.lags else ""

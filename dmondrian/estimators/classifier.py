@@ -73,9 +73,8 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         time_budget : float, optional
             Seconds after which no more rows are begun; those left are passed over, with a warning.
             Settings that are chosen from the first rows are chosen to the end, which may take
-            longer. ``n_samples_fit_`` rows are learned, which ``partial_fit`` does not count on,
-            and the forest is that of these rows: how many there are depends on the machine.
-            ``partial_fit`` goes on with the others.
+            longer. ``n_samples_fit_`` is how many rows ``fit`` learned, which depends on the
+            machine; the forest is that of these rows, and ``partial_fit`` goes on with the others.
 
         Returns
         -------

@@ -135,6 +135,7 @@ def test_a_search_writes_rows_where_its_run_reads_them(job: Path, tmp_path: Path
         ("lags.colums=x", r"no key 'colums'; did you mean 'columns'"),
         ("lags.lags=[2, 2]", r"\[lags\] lags names a lag twice"),
         ("lags.key=sold", r"\[lags\] columns and key name a column twice"),
+        ("data.shuffle=true", r"\[lags\] columns has the target 'sold', and shuffle mixes"),
         ("validation.path=x", r"\[validation\] does not go with \[lags\]: which rows come before"),
     ],
 )
