@@ -43,9 +43,13 @@ DELETE_BATCH = 1000
 # Waits in seconds before an unclear conditional put is looked at again; jitter is added.
 UNCLEAR_WAITS = (0.2, 1.0, 3.0)
 # obstore asks again after 5xx answers (SlowDown too) and lost connections, and after a timeout
-# where the request changes nothing; it waits 0.1 s at first, twice as long each time, up to 15 s,
-# with jitter.
-RETRY: dict[str, Any] = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
+# where the request changes nothing. Each wait is drawn between the first and twice the one before:
+# from its own 0.1 s on, six retries could be over in 0.6 s; these eight take 2.4 s or more.
+RETRY: dict[str, Any] = {
+    "max_retries": 8,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {"init_backoff": timedelta(seconds=0.3), "max_backoff": timedelta(seconds=15)},
+}
 # One request may take this long (obstore's own default); a part of a large object is 5 MiB.
 ANSWER_SECONDS = 30
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

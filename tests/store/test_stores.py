@@ -6,6 +6,7 @@ import copy
 import os
 import pickle
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from dmondrian.errors import FencedError, StoreError
 from dmondrian.store import ExistsError, Store, open_store, parse_address
 from dmondrian.store.failures import translate
 from tests.contracts.store_contract import StoreContract
+from tests.store.proxy import proxy
 from tests.store.servers import BUCKET, KEY_ID, SECRET, FaultyServer, faulty_server, set_credentials
 
 
@@ -148,6 +150,19 @@ def test_a_server_that_stalls_is_an_error_in_bounded_time(
     faulty.failures = 100
     with pytest.raises(StoreError, match="reading x"):
         open_store(f"s3://{BUCKET}/run").get("x")
+
+
+@pytest.mark.parametrize("fault", ["errors", "ambiguous", "cut"])
+def test_a_store_that_fails_for_two_seconds_costs_time_alone(
+    fault: str, s3_endpoint: str, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{fault}-{number}" for number in range(8)]  # the waits are drawn
+    with proxy(s3_endpoint) as front, ThreadPoolExecutor(len(names)) as threads:
+        set_credentials(monkeypatch, front.endpoint)
+        store = open_store(s3_url)
+        front.suffer(fault, 2.0)
+        list(threads.map(lambda name: store.put(name, name.encode()), names))
+        assert [store.get(name) for name in names] == [name.encode() for name in names]
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/run", "az://box/run"])
