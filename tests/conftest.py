@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import dask
 import pytest
+from distributed.utils import get_mp_context
 from hypothesis import settings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell
@@ -21,7 +26,18 @@ pytest_plugins = ["tests.silence"]
 dask.config.set({"distributed.worker.profile.enabled": False})
 settings.register_profile("tests", deadline=None)  # the first example may compile or import
 settings.load_profile("tests")
-SPAWNED = ("cluster/", "chaos/", "cli/test_signals.py")  # as users' workers are
+# Workers are spawned, as users' are.
+SPAWNED = (
+    "cli/test_signals.py",
+    *(f"cluster/test_{name}.py" for name in ("deployments", "hosts", "tls", "try_cluster")),
+)
+# Tests with many workers: they are forked from a process that has imported this package, too.
+FORKED = ("chaos/", "cluster/", "distributed/")
+# What Dask's workers have imported when they begin a task of this package.
+PRELOADED = [
+    "distributed", "pandas", "dmondrian.distributed.worker.tasks",
+    "dmondrian.distributed.scoring.score",
+]  # fmt: skip
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -35,6 +51,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Have the garbage collector pass over all that was imported and collected.
+
+    Those are 600,000 objects, through which each full collection goes for half a second; clusters,
+    workers and looks of `follow` begin one at their ends.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forked_workers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fork Dask's workers from a process that has imported it, as Dask's own tests do.
@@ -44,10 +70,23 @@ def forked_workers(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     place = request.path.relative_to(Path(__file__).parent).as_posix()
     how = "spawn" if place.startswith(SPAWNED) else "forkserver"
+    if how == "forkserver" and place.startswith(FORKED):
+        start_forkserver()
     setting = "distributed.worker.multiprocessing-method"
     with pytest.MonkeyPatch.context() as patch, dask.config.set({setting: how}):
         patch.setenv(f"DASK_{setting.upper().replace('.', '__').replace('-', '_')}", how)
         yield
+
+
+@functools.cache
+def start_forkserver() -> None:
+    """Start the process that forks, with this checkout's modules imported, not those installed."""
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        context = get_mp_context()
+    context.set_forkserver_preload(PRELOADED)  # in place of Dask's own list
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        forkserver.ensure_running()
 
 
 @pytest.fixture(autouse=True)
