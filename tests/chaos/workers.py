@@ -111,6 +111,7 @@ class Workers:
                 memory_limit=MEMORY_LIMIT,
                 dashboard_address="127.0.0.1:0",
                 silence_logs=logging.CRITICAL,
+                env=dict(os.environ),  # a process that is forked has that of long ago
             )
 
         self._nannies.append(self._cluster.sync(start))

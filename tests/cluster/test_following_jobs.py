@@ -37,11 +37,11 @@ CASES = [
 
 KILLED = {  # workers of each job that loses one
     "amf-classifier, following": 2,
-    "amf-classifier, following in blocks": 5,
-    "amf-classifier, following, boosted": 5,
-    "amf-classifier, following by time": 5,
+    "amf-classifier, following in blocks": 3,
+    "amf-classifier, following, boosted": 3,
+    "amf-classifier, following by time": 3,
     "amf-classifier, following by time, boosted": 2,
-    "amf-regressor, following": 5,
+    "amf-regressor, following": 3,
     "amf-regressor, following in blocks": 2,
     "amf-regressor, following in blocks, boosted": 2,
 }
