@@ -33,11 +33,23 @@ def test_weights_and_ways_to_speak_need_no_kernels_of_their_own() -> None:
 
 
 @pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
-@pytest.mark.parametrize("domain", ["range", "cube"])
-def test_a_row_alone_needs_no_kernels_of_its_own(domain: str) -> None:
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"algorithm": "amf-classifier", "domain": "range"},
+        # Of kernels that other tests need, too.
+        {
+            "algorithm": "mondrian-forest-classifier",
+            "domain": "cube",
+            "aggregation": "hierarchy",
+        },
+    ],
+    ids=lambda chosen: chosen["domain"],
+)
+def test_a_row_alone_needs_no_kernels_of_its_own(chosen: dict[str, str]) -> None:
     X = np.random.default_rng(0).random((20, 5)).astype(np.float32)
     X[:, 1:] = X[:, 1:] > 0.5  # boxes write such features as bits
-    given = {"algorithm": "amf-classifier", "n_features": 5, "n_classes": 2, "domain": domain}
+    given = {"n_features": 5, "n_classes": 2, **chosen}
     forest = Forest(ForestParameters(**given, seed=1), [0, 1])
     forest.update(X, X[:, 1].astype(np.float64))
     forest.predict_sums(X)

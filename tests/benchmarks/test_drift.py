@@ -15,7 +15,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from benchmarks.drift import __main__ as script
-from benchmarks.drift import learners, page, streams
+from benchmarks.drift import learners, page, picture, streams
 from benchmarks.drift.blocks import BLOCK, FLOOR, difference, scores
 from benchmarks.drift.learners import BASELINES, LEARNERS, Learner, is_asked, parameters_of, why_not
 from benchmarks.drift.streams import ARRIVALS, STREAMS, Arrival, load
@@ -340,6 +340,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[s
             return scored(y, forecasts)
 
         monkeypatch.setattr(script, "scores", note)
+        monkeypatch.setattr(picture, "MEMBERS", 1)  # the whole script draws it with all
         out = ["--out", str(tmp_path / "drift.json"), "--learners", *BASELINES]
         monkeypatch.setattr(sys, "argv", ["drift", *out, *words])
         script.main()
@@ -351,12 +352,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[s
 def test_a_stopped_run_goes_on_where_it_stood(
     run: Callable[..., list[str]], tmp_path: Path
 ) -> None:
-    asked = ["--max-rows", "1000", "--delays", "1", "--blocks", "--streams"]
+    asked = ["--max-rows", "200", "--delays", "1", "--blocks", "--streams"]
     assert len(run(*asked, "SEA")) == 2
     assert len(run(*asked, "SEA", "Mixed")) == 2
     assert run(*asked, "SEA", "Mixed") == []
     assert len(run(*asked, "SEA", "--fresh")) == 2
-    assert len(run("--max-rows", "1000", "--delays", "--blocks", "1", "--streams", "SEA")) == 2
+    assert len(run("--max-rows", "200", "--delays", "--blocks", "1", "--streams", "SEA")) == 2
     text = (tmp_path / "drift.md").read_text()
     assert "Labels known 1 row later" in text
     assert "Labels known in blocks of 1 rows" in text
@@ -365,7 +366,7 @@ def test_a_stopped_run_goes_on_where_it_stood(
 def test_real_streams_are_left_out_without_their_data(
     run: Callable[..., list[str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    asked = ["--max-rows", "1000", "--delays", "1", "--blocks", "--streams", "covtype"]
+    asked = ["--max-rows", "200", "--delays", "1", "--blocks", "--streams", "covtype"]
     assert run(*asked) == []
     assert "covtype: left out, no --data" in capsys.readouterr().err
     assert run(*asked, "--data", str(tmp_path)) == []

@@ -88,23 +88,18 @@ def test_nothing_is_compiled_once_all_kernels_are_there(
     assert stderr == ""
 
     job = tmp_path / "job.toml"
-    data, model = PROJECT / "jobs" / "data" / "california_housing", tmp_path / "run"
+    data = PROJECT / "jobs" / "data" / "california_housing"
     job.write_text(
         f'[forest]\nalgorithm = "{ALGORITHM}"\nn_estimators = 2\n'
         f'[data]\npath = "{data}"\ntarget = "medianHouseValue"\n'
         f"[cluster]\nworkers = 1\nthreads = 2\n"
-        f'[run]\npath = "{model}"\ncheckpoint_every = "10000 rows"\n'
+        f'[run]\npath = "{tmp_path / "run"}"\ncheckpoint_every = "10000 rows"\n'
+        f'[score]\npath = "{data}"\nout = "{tmp_path / "scores"}"\n'
     )
-    train = ["train", str(job)]
-    local = ["--workers", "1", "--threads", "2"]
-    commands: list[list[object]] = [
-        train,
-        ["score", model, data, tmp_path / "scores", *local],
-        ["evaluate", model, data, *local],
-    ]
-    for words in commands:
-        _, stderr = run(arguments(*words), warmed)
-        assert "compiling kernels" not in stderr
+    stdout, stderr = run(arguments("train", str(job), "--json"), warmed)
+    done = [json.loads(line)["event"] for line in stdout.splitlines()]
+    assert [event for event in done if event != "progress"] == ["trained", "scored", "evaluated"]
+    assert "compiling kernels" not in stderr
     assert kept(warmed) == before
 
 
