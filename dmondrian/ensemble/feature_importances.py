@@ -53,8 +53,8 @@ def tree_gains(ensemble: Ensemble) -> Iterator[np.ndarray]:
     from dmondrian.ensemble.feature_importances_kernels import add_gains
 
     for tree, lifetime in zip(ensemble.trees, ensemble.tree_lifetimes(), strict=True):
-        gains, weights = np.zeros((2, ensemble.parameters.n_features))
-        add_gains(ensemble.policies.stat, tree, float(lifetime[0]), gains, weights)
+        gains = np.zeros(ensemble.parameters.n_features)
+        add_gains(ensemble.policies.stat, tree, float(lifetime[0]), gains)
         yield gains
 
 
@@ -68,17 +68,3 @@ def why_none(parameters: Mapping[str, Any]) -> str | None:
     if is_density(parameters):
         return "a density has no labels by which a split could be worth something"
     return None
-
-
-def relevances(ensemble: Ensemble) -> np.ndarray:
-    """Return what splits on each feature are worth per row that they part, float64 [d].
-
-    A feature that is never split on has 0.
-    """
-    from dmondrian.ensemble.feature_importances_kernels import add_gains
-
-    # One pair of sums for all trees: scales are found from their last bit.
-    gains, weights = np.zeros((2, ensemble.parameters.n_features))
-    for tree, lifetime in zip(ensemble.trees, ensemble.tree_lifetimes(), strict=True):
-        add_gains(ensemble.policies.stat, tree, float(lifetime[0]), gains, weights)
-    return gains / np.where(weights > 0.0, weights, 1.0)

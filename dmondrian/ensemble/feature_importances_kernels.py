@@ -6,17 +6,16 @@ Shapes: m nodes, d features.
 from __future__ import annotations
 
 from dmondrian._numba.jit import kernel
-from dmondrian.tree.nodes import FEATURE, LEFT, N_NODES, STAT, splits_after
+from dmondrian.tree.nodes import FEATURE, LEFT, N_NODES, splits_after
 from dmondrian.tree.policies import gain
 
 
 @kernel
-def add_gains(stat, tree, lifetime, gains, weights):
-    """Add each split's max(gain, 0) and weight of rows to those of its feature. O(m).
+def add_gains(stat, tree, lifetime, gains):
+    """Add each split's max(gain, 0) to that of its feature, ``gains`` float64 [d]. O(m).
 
-    ``gains`` and ``weights`` float64 [d]; splits later than ``lifetime`` are passed over.
+    Splits later than ``lifetime`` are passed over.
     """
     for v in range(tree.head_i[N_NODES]):
         if tree.i[v, LEFT] >= 0 and not splits_after(tree, v, lifetime):
             gains[tree.i[v, FEATURE]] += max(gain(stat, tree, v), 0.0)
-            weights[tree.i[v, FEATURE]] += tree.d[v, STAT]

@@ -20,6 +20,7 @@ from dmondrian.tree.policies import (
     add_empty_forecast,
     add_forecast,
     at_once,
+    forecast_at,
     forecast_loss,
     learn_above,
     opening_price,
@@ -121,6 +122,12 @@ def add_forecast_kt(loss, tree, v, depth, weight, out):
     scale = weight / (tree.d[v, STAT] + loss.n_classes * loss.alpha)
     for c in range(loss.n_classes):
         out[c] += (tree.d[v, STAT + 1 + c] + loss.alpha) * scale
+
+
+@implements(forecast_at, KT)
+def forecast_of_class_kt(loss, tree, v, y):
+    of_class, of_all = tree.d[v, STAT + 1 + int(y)], tree.d[v, STAT]
+    return (of_class + loss.alpha) / (of_all + loss.n_classes * loss.alpha)
 
 
 @implements(add_empty_forecast, KT)

@@ -40,6 +40,7 @@ from dmondrian.tree.policies import (
     add_forecast,
     at_once,
     exponent,
+    forecast_at,
     forecast_loss,
     learn_above,
     log_weight,
@@ -159,6 +160,11 @@ def add_forecast_squared(loss, tree, v, depth, weight, out):
 def add_empty_forecast_squared(loss, tree, v, depth, weight, out):
     if not loss.prior:
         out[0] += weight * (tree.head_f[OFFSET] + tree.d[v, SUM] / tree.d[v, STAT])
+
+
+@implements(forecast_at, Squared)
+def forecast_at_squared(loss, tree, v, y):
+    return tree.head_f[OFFSET] + tree.d[v, SUM] / tree.d[v, STAT]
 
 
 @implements(forecast_loss, Squared)

@@ -18,6 +18,7 @@ from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.encoded_rows import Arranged
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.sums.prediction_sums import Sums
 from dmondrian.prequential.progressive_validation_kernels import write_losses
 from dmondrian.tree.box_encoding import read_only
 
@@ -74,14 +75,6 @@ class Trial:
             self._rest = slice(int(chunk[0]), int(chunk[-1]) + 1)
             self._forecast(X[self._rest], self.losses[self._rest.start - start :][: len(chunk)])
 
-    def forest(self) -> Ensemble:
-        """Return the forest after all rows; it learns the last of them when it is asked for.
-
-        Where rows are encoded once it is there to be looked at.
-        """
-        self._learn_rest(self._prepared(self._rest))
-        return self._forest
-
     def _prepared(self, part: slice) -> PreparedRows:
         """Return rows as the trees see them; they are not kept, as trials are."""
         X = self._rows[0][part]
@@ -92,10 +85,12 @@ class Trial:
             self._forest.store.encode_as(scaled.columns)
         return self._forest.predictor.preparation.encoded(scaled.columns, scaled.rows)
 
-    def _forecast(self, X: PreparedRows, out: np.ndarray) -> None:
+    def _forecast(self, X: PreparedRows, out: np.ndarray) -> Sums:
+        """Write the losses of rows that are learned next; return what was forecast of them."""
         y = read_only(self._rows[1][self._rest])
         sums = self._forest.predict_sums(X, self._n_threads)
         write_losses(self._forest.policies.loss, sums.total, sums.n_trees, y, out)
+        return sums
 
     def _learn_rest(self, X: PreparedRows) -> None:
         y, w = (read_only(column[self._rest]) for column in self._rows[1:])

@@ -228,6 +228,11 @@ def note_forecast(loss, tree, out, y):
 
 
 @hook
+def forecast_at(loss, tree, v, y):
+    """Return what the loss at label ``y`` sees of ``v``'s forecast: of the class, or the mean."""
+
+
+@hook
 def forecast_loss(loss, total, n_trees, y):
     """Return the loss, >= 0, at label ``y`` of the averaged forecast ``total`` / ``n_trees``."""
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -38,8 +39,8 @@ OPEN_SETTINGS = {
     "feature_scales": ("auto", "learned"),
     "feature_units": ("auto",),
 }
-WIDEST_AUTO = 200  # features up to which scales are learned unasked: in seconds, not minutes
-FIRST, LAST = 512, 4096  # distinct rows that settings are chosen from, and by default for good
+FIRST, LAST = 256, 4096  # distinct rows that settings are chosen from, and by default for good
+UNIT_ROWS = 512  # of which units are taken
 # Fewer cannot be cut into the chunks of a progressive loss; more make each checkpoint large.
 LEAST_WARMUP, LARGEST_WARMUP = 32, 2**16
 _LEAST_LOG = 64  # capacity in rows, once there are any
@@ -72,8 +73,8 @@ def choose(
     rows : tuple
         X float32 [n, d], y float64 [n] (class index or label), w float64 [n] (> 0), in
         order. Equal rows in a row count as one of their summed weight. The first
-        ``warmup_rows`` are used when more than these have come, else the first 512, else
-        none: then ``parameters`` are returned as they are. Scales need the ``warmup_rows``.
+        ``warmup_rows`` are used when more than these have come, else the first 2048, 1024, 512 or
+        256, else none: then ``parameters`` are returned as they are. Units need 512.
     n_threads : int
     warmup_rows : int
     """
@@ -86,8 +87,9 @@ def choose(
     if "feature_units" in auto:  # those of an earlier choice
         parameters = dataclasses.replace(parameters, feature_units=None)
     candidates = _candidates(parameters, auto)
-    if "feature_scales" in auto and n == warmup_rows:
-        X = _rounded(first[0]) if "feature_units" in auto else first[0]  # as later rows will be
+    has_units = "feature_units" in auto and n >= min(UNIT_ROWS, warmup_rows)
+    if "feature_scales" in auto:
+        X = _rounded(first[0]) if has_units else first[0]  # as later rows will be
         middling = candidates[_MIDDLING % len(candidates)]
         scales = learn_scales(middling, (X, *first[1:]), n_threads)
         candidates = [dataclasses.replace(c, feature_scales=scales) for c in candidates]
@@ -96,12 +98,12 @@ def choose(
         numbers = range(_n_trees(parameters))
         losses = [late_loss(c, numbers, first, n_threads) for c in candidates]
         best = candidates[int(np.argmin(losses))]
-    return _with_units(best, first[0][:FIRST]) if "feature_units" in auto else best
+    return _with_units(best, first[0][:UNIT_ROWS]) if has_units else best
 
 
 def _rounded(X: np.ndarray) -> np.ndarray:
     """Return rows rounded to the units of the first, which scales multiply with the rows."""
-    units = units_of(X[:FIRST])
+    units = units_of(X[:UNIT_ROWS])
     if units is None:
         return X
     rounded = np.empty(X.shape, np.float32)
@@ -118,12 +120,16 @@ def _with_units(parameters: ForestParameters, X: np.ndarray) -> ForestParameters
 
 def rows_for(auto: Iterable[str], warmup_rows: int) -> int:
     """Return how many distinct rows it takes to choose settings for good; units take the first."""
-    return min(FIRST, warmup_rows) if set(auto) == {"feature_units"} else warmup_rows
+    return min(UNIT_ROWS, warmup_rows) if set(auto) == {"feature_units"} else warmup_rows
 
 
 def stages_of(warmup_rows: int) -> list[int]:
-    """Return the numbers of distinct rows after which settings are chosen, the last for good."""
-    return sorted({min(FIRST, warmup_rows), warmup_rows})
+    """Return the numbers of distinct rows after which settings are chosen, the last for good.
+
+    The first, and whenever the rows have doubled.
+    """
+    doubled = (FIRST << k for k in itertools.count())
+    return [*itertools.takewhile(lambda n: n < warmup_rows, doubled), warmup_rows]
 
 
 def merge_equal(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> Rows:

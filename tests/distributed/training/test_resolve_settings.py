@@ -165,7 +165,8 @@ def test_a_warmup_is_as_long_as_asked(source: str, tmp_path: Path) -> None:
     assert ForestParameters.from_json(settled) == estimator.fit(X, y).forest_.parameters
     assert settled["feature_scales"] is not None
     longer = AMFClassifier(3, random_state=8, feature_scales="learned", warmup_rows=6000)
-    assert resolve_parameters(longer, plan, str(tmp_path / "run"))["feature_scales"] is None
+    settled = resolve_parameters(longer, plan, str(tmp_path / "run"))
+    assert ForestParameters.from_json(settled) == longer.fit(X, y).forest_.parameters
     given = AMFClassifier(3, random_state=8, feature_scales=[0.5, 2.0], alpha=0.1)
     assert resolve_parameters(given, plan, str(tmp_path / "run"))["feature_scales"] == [0.5, 2.0]
 

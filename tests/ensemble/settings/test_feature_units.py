@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 from pathlib import Path
@@ -29,7 +30,7 @@ from dmondrian.estimators.load import estimator_of
 from dmondrian.estimators.save import plain_params
 from dmondrian.forest.forest import Forest
 from dmondrian.tree.quantization import round_rows, rounded
-from dmondrian.tuning.auto_settings import FIRST
+from dmondrian.tuning.auto_settings import UNIT_ROWS
 from tests.estimators.test_amf import same_forest
 from tests.estimators.test_scales import leaves_of
 
@@ -63,14 +64,19 @@ def test_units_are_fine_and_leave_a_margin() -> None:
 @pytest.mark.parametrize(
     ("draw", "is_rounded"),
     [
-        (lambda rng: rng.random(FIRST), True),
-        (lambda rng: rng.normal(size=FIRST), True),
-        (lambda rng: rng.exponential(size=FIRST), True),
-        (lambda rng: rng.lognormal(sigma=3.0, size=FIRST), False),
-        (lambda rng: rng.standard_cauchy(FIRST), False),
-        (lambda rng: rng.choice([0.0, 1e-6, 1.0], FIRST), False),  # made equal
-        (lambda rng: rng.choice([0.0, 1e-3, 1.0], FIRST), True),  # not so
-        (lambda rng: np.where(rng.random(FIRST) < 0.05, rng.integers(0, 99_999, FIRST), 0), True),
+        (lambda rng: rng.random(UNIT_ROWS), True),
+        (lambda rng: rng.normal(size=UNIT_ROWS), True),
+        (lambda rng: rng.exponential(size=UNIT_ROWS), True),
+        (lambda rng: rng.lognormal(sigma=3.0, size=UNIT_ROWS), False),
+        (lambda rng: rng.standard_cauchy(UNIT_ROWS), False),
+        (lambda rng: rng.choice([0.0, 1e-6, 1.0], UNIT_ROWS), False),  # made equal
+        (lambda rng: rng.choice([0.0, 1e-3, 1.0], UNIT_ROWS), True),  # not so
+        (
+            lambda rng: np.where(
+                rng.random(UNIT_ROWS) < 0.05, rng.integers(0, 99_999, UNIT_ROWS), 0
+            ),
+            True,
+        ),
     ],
 )
 def test_columns_of_few_values_far_out_are_not_rounded(draw, is_rounded: bool) -> None:
@@ -134,9 +140,10 @@ def test_cuts_between_calls_and_storing_change_no_byte(kind, tmp_path: Path) -> 
     X, y = rows()
     whole, parts = kind().fit(X, y), kind()
     more = {"classes": [0, 1]} if is_classifier(whole) else {}
-    for start, stop in ((0, 300), (300, FIRST), (FIRST, FIRST + 1), (FIRST + 1, 700)):
+    ends = (0, 300, UNIT_ROWS, UNIT_ROWS + 1, 700)
+    for start, stop in itertools.pairwise(ends):
         parts.partial_fit(X[start:stop], y[start:stop], **more)
-        assert (parts.feature_units_ > 0.0).any() == (stop > FIRST)
+        assert (parts.feature_units_ > 0.0).any() == (stop > UNIT_ROWS)
         if stop == 300:
             parts.save(tmp_path / "model")
             parts = dmondrian.load(tmp_path / "model")
@@ -197,7 +204,7 @@ def test_nodes_and_rows_go_the_same_way() -> None:
 
 
 def test_few_rows_and_the_cube_have_no_units() -> None:
-    X, y = rows(FIRST)
+    X, y = rows(UNIT_ROWS)
     assert (AMFRegressor(1, feature_scales=None).fit(X, y).feature_units_ == 0.0).all()
     X, y = np.random.default_rng(0).random((600, 2)).astype(np.float32), np.arange(600) % 2
     on_cube = AMFClassifier(1, domain="cube").fit(X, y)
@@ -210,7 +217,7 @@ def test_few_rows_and_the_cube_have_no_units() -> None:
 
 def test_a_column_that_outgrows_16_bits_goes_on_as_floats() -> None:
     X, y = rows()
-    X[FIRST + 200 :, 0] *= 50.0
+    X[UNIT_ROWS + 200 :, 0] *= 50.0
     whole = AMFClassifier(2, **FIXED, random_state=0).fit(X, y)
     parts = AMFClassifier(2, **FIXED, random_state=0).fit(X[:600], y[:600])
     assert 0 in parts.forest_.trees[0].columns.stepped
