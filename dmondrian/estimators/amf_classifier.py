@@ -70,8 +70,9 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         What each column is multiplied by: twice the scale, twice the splits. An array is
         of numbers > 0, kept as float32; "learned" finds powers of two on the first
         ``warmup_rows`` rows, so that columns that matter are split more often; see Notes.
-        It is worth most where many columns are noise. "auto" is "learned", but None on the
-        cube; None is the paper's.
+        It takes seconds, once, and is worth most where many columns are noise. "auto" is
+        "learned", but None on the cube and beyond 200 columns, where they would take
+        minutes; None is the paper's.
     feature_units : "auto" or None, default="auto"
         "auto" rounds each column, times its scale, to multiples of a power of two, a 2^14th
         of the range of the first 512 rows or up to twice as much, so that boxes take half
@@ -164,8 +165,9 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     order. A choice is made when one row more has come.
 
     Feature scales are found on the same rows, by steps along the derivative of the loss of a small
-    forest to the log of each scale (:mod:`dmondrian.tuning.feature_scales`): at most 17 such
-    forests of ten trees, whatever the number of columns.
+    forest to the log of each scale; for good, by an evolution strategy that goes on from there
+    (:mod:`dmondrian.tuning.feature_scales`). The last choice costs about as much as 700
+    ``warmup_rows`` for one tree, those before less than 200 of their rows.
 
     Columns are rounded from the first 512 rows on, and no more are needed to choose it. Rows that
     are asked about are rounded too. A column is not rounded where that would make values equal

@@ -63,7 +63,7 @@ from dmondrian.estimators.single_row import (
 )
 from dmondrian.forest.forest import Forest, tree_fields
 from dmondrian.tree import nodes
-from dmondrian.tuning.auto_settings import LARGEST_WARMUP, LEAST_WARMUP, OPEN_SETTINGS
+from dmondrian.tuning.auto_settings import LARGEST_WARMUP, LEAST_WARMUP, OPEN_SETTINGS, WIDEST_AUTO
 
 if TYPE_CHECKING:
     from dmondrian.estimators.frame_columns import Columns
@@ -203,12 +203,13 @@ class BaseForest(BaseEstimator):
             )
 
     def _leaves_scales_open(self) -> bool:
-        """Return whether the domain decides if feature scales are learned."""
+        """Return whether domain and width decide if feature scales are learned."""
         return isinstance(self.feature_scales, str) and self.feature_scales == "auto"
 
     def _auto_settings(self, n_features: int, n_classes: int) -> tuple[str, ...]:
         """Return the names of the settings chosen from the first rows."""
-        given_up = self._leaves_scales_open() and self.domain == "cube"
+        is_settled = self.domain == "cube" or n_features > WIDEST_AUTO
+        given_up = self._leaves_scales_open() and is_settled
         return tuple(
             name
             for name, values in OPEN_SETTINGS.items()

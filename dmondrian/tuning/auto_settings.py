@@ -40,6 +40,7 @@ OPEN_SETTINGS = {
     "feature_units": ("auto",),
 }
 FIRST, LAST = 256, 4096  # distinct rows that settings are chosen from, and by default for good
+WIDEST_AUTO = 200  # features up to which scales are learned unasked: in seconds, not minutes
 UNIT_ROWS = 512  # of which units are taken
 # Fewer cannot be cut into the chunks of a progressive loss; more make each checkpoint large.
 LEAST_WARMUP, LARGEST_WARMUP = 32, 2**16
@@ -91,7 +92,7 @@ def choose(
     if "feature_scales" in auto:
         X = _rounded(first[0]) if has_units else first[0]  # as later rows will be
         middling = candidates[_MIDDLING % len(candidates)]
-        scales = learn_scales(middling, (X, *first[1:]), n_threads)
+        scales = learn_scales(middling, (X, *first[1:]), n_threads, n == warmup_rows)
         candidates = [dataclasses.replace(c, feature_scales=scales) for c in candidates]
     best = candidates[0]
     if len(candidates) > 1:

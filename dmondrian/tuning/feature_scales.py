@@ -1,15 +1,23 @@
-"""Feature scales learned from rows: steps along the score of a forest's splits.
+"""Feature scales learned from rows: steps along the score of a forest's splits, then evolution.
 
 A Mondrian tree splits a feature as often as its range is wide, so multiplying a column by a
 scale is choosing how often it is split on; the process and all its laws stay what they are.
-Scales are judged by the progressive loss of a small forest, which also shows where to
-go on: from forecasts made before rows are learned follows the derivative of the loss to the log of
-each scale, and its standard error (:mod:`dmondrian.tuning.scale_slopes`). Each log scale moves by
-half its standard errors, at most by a factor of two, and goes on half as far at the next step;
-steps get shorter, and end where none has had a smaller loss for a while. Of all that was tried the
-scales of least loss are taken.
+Scales are judged by the progressive loss of a small forest, and found in two searches:
 
-A forest that is not aggregated takes the scales of an AMF, if they serve it.
+1. *Score*: forecasts that the judging forest makes of rows before it learns them show the
+   derivative of the loss to the log of each scale, and its standard error
+   (:mod:`dmondrian.tuning.scale_slopes`). Each log scale moves by half its standard errors, at most
+   by a factor of two, and goes on half as far at the next step; steps get shorter, and end where
+   none has had a smaller loss for a while. Of all that was tried the scales of least loss are
+   taken. A dozen forests find most of what there is to find, but from one to the next their loss
+   is as random as their trees.
+2. *Evolution*, where the choice is for good: each round draws random sign vectors; for every one,
+   two forests are tried whose scales are multiplied by 2 to the power of plus and of minus the
+   signs. The difference of their losses, times a feature's sign and averaged over the vectors,
+   estimates how the loss changes with that feature's scale, for all features at once; each log
+   scale then moves against it, by at most a factor of two.
+
+The score is that of an aggregated forest; another takes the scales of an AMF, if they serve it.
 
 Relies on :mod:`dmondrian.prequential.progressive_validation`. Promises powers of two, so that
 scaling a float32 loses nothing and thresholds can be given in the units of the data; no scale other
@@ -19,24 +27,32 @@ judging forest does better by two standard errors.
 References
 ----------
 Williams (1992), "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement
-Learning", for the score function. For Mondrian forests this search is new; Reis et al. (2022),
-"TrIM", reweigh features from expected gradients.
+Learning", for the score function; Rechenberg (1973), Evolutionsstrategie; Salimans et al. (2017),
+"Evolution Strategies as a Scalable Alternative to Reinforcement Learning", for the antithetic form.
+For Mondrian forests these searches are new; Reis et al. (2022), "TrIM", reweigh features from
+expected gradients.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from dmondrian.ensemble.rows.encoded_rows import arranged
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
+from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.prediction_sums import Sums
-from dmondrian.prequential.progressive_validation import Given, Rows, Trial
+from dmondrian.ensemble.threads import run_threads
+from dmondrian.prequential.progressive_validation import Given, Rows, Trial, late_loss
 from dmondrian.tuning.scale_slopes import scores
 
+_ROUNDS = 10
+_PAIRS = 16  # pairs of forests tried in a round
+_PROBE_TREES = 2
 _STEPS, _PATIENCE = 16, 5  # at most, and those without a smaller loss after which none follows
 _MOST = 1.0  # of a step, in log2
 _SHORTER = 0.2  # by which steps are divided more at each
@@ -50,6 +66,22 @@ _ALPHA = 0.2  # pseudo-count of its classes, times 1 / K
 _SURE = 2.0  # standard errors of a whole step, and of a gain that is believed
 
 
+class _Judged(NamedTuple):
+    """Scales, and the forest that judged them."""
+
+    log_scales: np.ndarray  # float64 [d], of base 2
+    trial: Trial  # of the second half of the rows
+
+    @property
+    def loss(self) -> float:
+        """The exact sum of the losses, so that no order of additions tips a choice."""
+        return math.fsum(self.trial.losses)
+
+
+def _trial(parameters: ForestParameters, rows: Given, n_threads: int) -> Trial:
+    return Trial(parameters, range(_TREES), rows, len(rows[1]) // 2, n_threads, _CHUNKS)
+
+
 class _Scored(Trial):
     """A small forest that forecast rows before it learned them.
 
@@ -57,14 +89,11 @@ class _Scored(Trial):
     ----------
     scores : float64 array of shape (2, d)
         As :func:`dmondrian.tuning.scale_slopes.scores` returns, of all rows that were forecast.
-    loss : float
-        The exact sum of the losses, so that no order of additions tips a choice.
     """
 
     def __init__(self, parameters: ForestParameters, rows: Given, n_threads: int) -> None:
         self.scores = np.zeros((2, parameters.n_features))
         super().__init__(parameters, range(_TREES), rows, len(rows[1]) // 2, n_threads, _CHUNKS)
-        self.loss = math.fsum(self.losses * rows[2][len(rows[1]) // 2 :])
 
     def _forecast(self, X: PreparedRows, out: np.ndarray) -> Sums:
         forecast = super()._forecast(X, out)
@@ -83,7 +112,7 @@ class _Scored(Trial):
 
 
 def learn_scales(
-    parameters: ForestParameters, rows: Rows, n_threads: int = 1
+    parameters: ForestParameters, rows: Rows, n_threads: int = 1, is_last: bool = True
 ) -> tuple[float, ...] | None:
     """Return one scale per feature, powers of two up to 1, or None where no scale helps.
 
@@ -93,34 +122,71 @@ def learn_scales(
     rows : tuple
         X float32 [n, d], y float64 [n], w float64 [n]; some dozen to a few thousand rows.
     n_threads : int
-        Threads over the trees that are tried.
+        Threads over the trees or forests that are tried.
+    is_last : bool
+        Whether the choice is for good, and worth hundreds of forests; else a dozen are tried.
     """
     varies = rows[0].min(axis=0) < rows[0].max(axis=0)
-    looked_at = _aggregated(parameters)
-    prepared = arranged(looked_at, rows[0])
+    prepared = arranged(parameters, rows[0])
     given = rows[0] if prepared is None else prepared, *rows[1:]
+    scored = _aggregated(parameters)
+    plain, found = _by_score(scored, varies, given, n_threads)
+    judged = [
+        _Judged(log_scales, trial if scored is parameters else
+                _trial(_scaled(parameters, log_scales), given, n_threads))
+        for log_scales, trial in (plain, found)
+    ]  # fmt: skip
+    best = min(judged, key=lambda one: one.loss)
+    if is_last:
+        is_small = np.abs(rows[0]).max(axis=0) <= 0.5 * LARGEST_SCALE
+        best = _by_evolution(parameters, best, varies, is_small, given, n_threads)
+    return best.trial.parameters.feature_scales if _is_better(best, judged[0]) else None
+
+
+def _by_score(
+    parameters: ForestParameters, varies: np.ndarray, rows: Given, n_threads: int
+) -> tuple[tuple[np.ndarray, _Scored], tuple[np.ndarray, _Scored]]:
+    """Return log scales and trial, of ones, and of what steps along the score found."""
     log_scales, step, since = np.zeros(len(varies)), np.zeros(len(varies)), 0
-    plain = best = last = _Scored(_scaled(looked_at, log_scales), given, n_threads)
+    last = _Scored(_scaled(parameters, log_scales), rows, n_threads)
+    plain = best = log_scales, last
     for k in range(_STEPS):
         errors = np.maximum(np.sqrt(last.scores[1]), np.finfo(float).tiny)
         towards = (last.scores[0] / errors - _DOUBT) / _SURE
         step = _KEPT * step + np.clip(towards, -_MOST, _MOST) / (1.0 + _SHORTER * k)
         log_scales = _levelled(log_scales + step, varies)
-        last = _Scored(_scaled(looked_at, log_scales), given, n_threads)
-        best, since = (last, 0) if last.loss < best.loss else (best, since + 1)
+        last = _Scored(_scaled(parameters, log_scales), rows, n_threads)
+        is_better = math.fsum(last.losses) < math.fsum(best[1].losses)
+        best, since = ((log_scales, last), 0) if is_better else (best, since + 1)
         if since == _PATIENCE:
             break
-    found = best.parameters.feature_scales
-    before, after = plain.losses, best.losses
-    if looked_at is not parameters and best is not plain:
-        before, after = (
-            Trial(
-                dataclasses.replace(parameters, feature_scales=trial.parameters.feature_scales),
-                range(_TREES), given, len(rows[1]) // 2, n_threads, _CHUNKS,
-            ).losses
-            for trial in (plain, best)
-        )  # fmt: skip
-    return found if _is_less(after, before, rows[2][len(rows[1]) // 2 :]) else None
+    return plain, best
+
+
+def _by_evolution(
+    parameters: ForestParameters,
+    best: _Judged,
+    varies: np.ndarray,
+    is_small: np.ndarray,
+    rows: Given,
+    n_threads: int,
+) -> _Judged:
+    """Return better scales, found from random steps; or ``best``."""
+    log_scales = best.log_scales
+    most = np.where(is_small, np.inf, 0.0)  # of a step: twice the column is to be a float32
+    for turn in range(_ROUNDS):
+        signs = _signs(parameters.seed, turn, parameters.n_features)
+        steps = np.concatenate([log_scales + signs, log_scales - signs])
+        losses = _try(parameters, np.where(varies, np.minimum(steps, most), 0.0), rows, n_threads)
+        slopes = signs * (losses[:_PAIRS] - losses[_PAIRS:])[:, None]
+        mean = slopes.sum(axis=0) / _PAIRS
+        error = np.sqrt(((slopes - mean) ** 2).sum(axis=0)) / _PAIRS
+        moves = mean / (_SURE * np.maximum(error, np.finfo(float).tiny))
+        log_scales = _levelled(log_scales - np.clip(moves, -1.0, 1.0), varies)
+        found = _Judged(log_scales, _trial(_scaled(parameters, log_scales), rows, n_threads))
+        if found.loss < best.loss:
+            best = found
+    return best
 
 
 def _aggregated(parameters: ForestParameters) -> ForestParameters:
@@ -149,9 +215,34 @@ def _levelled(log_scales: np.ndarray, varies: np.ndarray) -> np.ndarray:
     return np.where(varies, np.maximum(log_scales - largest, _SMALLEST), 0.0)
 
 
-def _is_less(losses: np.ndarray, others: np.ndarray, w: np.ndarray) -> bool:
+def _is_better(better: _Judged, worse: _Judged) -> bool:
     """Whether the mean of paired differences of losses is surely above 0."""
-    gains = (others - losses) * w / max(others.max(), np.finfo(float).tiny)
+    before, after = worse.trial.losses, better.trial.losses
+    gains = (before - after) / max(before.max(), np.finfo(float).tiny)
     mean = math.fsum(gains) / len(gains)
     variance = math.fsum((gains - mean) ** 2) / len(gains)
     return mean > _SURE * math.sqrt(variance / len(gains))
+
+
+def _try(
+    parameters: ForestParameters, steps: np.ndarray, rows: Given, n_threads: int
+) -> np.ndarray:
+    """Return the loss of two small forests at each of the steps, relative to the largest."""
+    losses = np.empty(len(steps))
+
+    def try_step(i: int) -> None:
+        first = _TREES + _PROBE_TREES * (i % _PAIRS)  # the same trees for both signs
+        numbers = range(first, first + _PROBE_TREES)
+        scaled = _scaled(parameters, np.maximum(steps[i], 2 * _SMALLEST))
+        losses[i] = late_loss(scaled, numbers, rows, n_chunks=_CHUNKS)
+
+    run_threads(try_step, range(len(steps)), n_threads)
+    return losses / max(losses.max(), np.finfo(float).tiny)
+
+
+def _signs(seed: int, turn: int, d: int) -> np.ndarray:
+    """Return +1 and -1, float64 [pairs, d], from a stream of bits that no version changes."""
+    key = np.array([seed, turn], np.uint64)
+    bits = np.random.Philox(key=key).random_raw(-(-_PAIRS * d // 64))
+    drawn = np.unpackbits(bits.astype("<u8").view(np.uint8))[: _PAIRS * d]
+    return 2.0 * drawn.reshape(_PAIRS, d) - 1.0

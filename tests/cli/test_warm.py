@@ -65,7 +65,7 @@ GONE_THROUGH = """
 from dmondrian.cli.warm import DOMAINS, _kinds, _use
 from dmondrian.tuning import feature_scales
 
-feature_scales._STEPS = 1  # each does what the others do
+feature_scales._STEPS = feature_scales._ROUNDS = 1  # each does what the others do
 
 for algorithm, chosen in _kinds(["mondrian-forest-regressor", "mondrian-density"], DOMAINS):
     try:

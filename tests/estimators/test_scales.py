@@ -17,7 +17,7 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError
 from dmondrian.forest.forest import Forest
 from dmondrian.prequential.progressive_validation import late_loss
-from dmondrian.tuning.feature_scales import learn_scales
+from dmondrian.tuning.feature_scales import _signs, learn_scales
 from tests.estimators.test_amf import same_forest
 
 LAST = 1024
@@ -75,6 +75,14 @@ def test_scales_that_do_not_help_are_not_used() -> None:
     scales = learn_scales(drawn, signal, n_threads=2)
     chosen = dataclasses.replace(drawn, feature_scales=scales)
     assert late_loss(chosen, range(10), signal) < 0.5 * late_loss(drawn, range(10), signal)
+
+
+def test_every_seed_has_its_own_signs() -> None:
+    seeds = [0, 1, 2**63 + 1, 2**63 + 2, 2**64 - 1]
+    drawn = [_signs(seed, turn, 20) for seed in seeds for turn in range(2)]
+    assert len({signs.tobytes() for signs in drawn}) == len(drawn)
+    assert set(np.unique(drawn)) == {-1.0, 1.0}
+    assert abs(np.mean(drawn)) < 0.1
 
 
 def test_a_forest_of_scales_is_the_forest_of_scaled_columns() -> None:
@@ -184,11 +192,13 @@ def test_rows_without_a_column_that_varies_have_no_scales() -> None:
     assert learn_scales(drawn, (X, y, np.ones(LAST)), n_threads=2) is None
 
 
-def test_scales_are_learned_unasked_but_on_the_cube() -> None:
+def test_scales_are_learned_unasked_where_that_is_quick() -> None:
     every = "alpha", "charge_opening", "feature_scales", "feature_units"
-    assert AMFClassifier()._auto_settings(5000, 2) == every
+    assert AMFClassifier()._auto_settings(200, 2) == every
+    assert AMFClassifier()._auto_settings(201, 2) == tuple(n for n in every if "scales" not in n)
+    assert AMFClassifier(feature_scales="learned")._auto_settings(201, 2) == every
     assert AMFClassifier(domain="cube")._auto_settings(5, 2) == every[:2]
-    assert AMFRegressor()._auto_settings(5000, 0) == every[2:]
+    assert AMFRegressor()._auto_settings(200, 0) == every[2:]
     assert AMFRegressor(domain="cube")._auto_settings(2, 0) == ()
     assert AMFRegressor(feature_scales=None)._auto_settings(2, 0) == ("feature_units",)
     assert AMFRegressor(feature_units=None)._auto_settings(2, 0) == ("feature_scales",)

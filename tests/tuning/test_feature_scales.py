@@ -166,7 +166,8 @@ def test_scales_are_tried_on_rows_that_are_rounded_as_later_ones_are(
     X, y = wave(LAST + 1)
     seen: list[np.ndarray] = []
 
-    def learn(parameters: Any, rows: Any, n_threads: int) -> None:
+    def learn(parameters: Any, rows: Any, n_threads: int, is_last: bool) -> None:
+        assert is_last
         seen.append(rows[0])
 
     monkeypatch.setattr(auto_settings, "learn_scales", learn)
