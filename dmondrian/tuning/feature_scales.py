@@ -22,7 +22,8 @@ The score is that of an aggregated forest; another takes the scales of an AMF, i
 Relies on :mod:`dmondrian.prequential.progressive_validation`. Promises powers of two, so that
 scaling a float32 loses nothing and thresholds can be given in the units of the data; no scale other
 than 1 for a column that is constant here, of which nothing is known; and no scales unless the
-judging forest does better by two standard errors.
+judging forest does better by two standard errors, or by four where a later choice comes: the score
+looks at the rows that it is judged by, and few rows can be served by chance.
 
 References
 ----------
@@ -63,7 +64,7 @@ _CHUNKS = 2  # parts in which rows are predicted: far ahead, as scales are to la
 _SMALLEST = -12.0  # log2 of the smallest scale
 _AMF = {True: "amf-classifier", False: "amf-regressor"}  # of classes, or of numbers
 _ALPHA = 0.2  # pseudo-count of its classes, times 1 / K
-_SURE = 2.0  # standard errors of a whole step, and of a gain that is believed
+_SURE, _SURE_EARLY = 2.0, 4.0  # standard errors that a gain must have; a whole step has two
 
 
 class _Judged(NamedTuple):
@@ -140,7 +141,8 @@ def learn_scales(
     if is_last:
         is_small = np.abs(rows[0]).max(axis=0) <= 0.5 * LARGEST_SCALE
         best = _by_evolution(parameters, best, varies, is_small, given, n_threads)
-    return best.trial.parameters.feature_scales if _is_better(best, judged[0]) else None
+    is_better = _is_better(best, judged[0], _SURE if is_last else _SURE_EARLY)
+    return best.trial.parameters.feature_scales if is_better else None
 
 
 def _by_score(
@@ -215,13 +217,13 @@ def _levelled(log_scales: np.ndarray, varies: np.ndarray) -> np.ndarray:
     return np.where(varies, np.maximum(log_scales - largest, _SMALLEST), 0.0)
 
 
-def _is_better(better: _Judged, worse: _Judged) -> bool:
-    """Whether the mean of paired differences of losses is surely above 0."""
+def _is_better(better: _Judged, worse: _Judged, errors: float) -> bool:
+    """Whether the mean of paired differences of losses is that many standard errors above 0."""
     before, after = worse.trial.losses, better.trial.losses
     gains = (before - after) / max(before.max(), np.finfo(float).tiny)
     mean = math.fsum(gains) / len(gains)
     variance = math.fsum((gains - mean) ** 2) / len(gains)
-    return mean > _SURE * math.sqrt(variance / len(gains))
+    return mean > errors * math.sqrt(variance / len(gains))
 
 
 def _try(

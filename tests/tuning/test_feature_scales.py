@@ -187,3 +187,15 @@ def test_trials_keep_no_rows_of_their_own() -> None:
     once = arranged(drawn, X)
     trial = Trial(scaled, range(2), (once, y, np.ones(SHORT)), SHORT // 2)
     assert trial._rows[0] is once
+
+
+def test_an_early_choice_has_to_be_surer() -> None:
+    """A small gain is believed where the choice is for good, and not before."""
+    rng = np.random.default_rng(0)
+    X = rng.random((LAST, 6)).astype(np.float32)
+    y = (rng.random(LAST) < 0.4 + 0.3 * X[:, 0]).astype(np.float64)
+    drawn, rows = AMFClassifier(random_state=0)._forest_parameters(6, 2), (X, y, np.ones(LAST))
+    assert learn_scales(drawn, rows, 2) is not None
+    assert learn_scales(drawn, rows, 2, is_last=False) is None
+    clear = X, (X[:, 0] > 0.5).astype(np.float64), np.ones(LAST)
+    assert learn_scales(drawn, clear, 2, is_last=False) is not None
