@@ -83,6 +83,7 @@ RUNS = (
     Run("kernel.figure_9", "", "--set california_housing --max-rows 200 --lifetimes 0.3 1"),
     Run("kernel.figure_10", "", "--set california_housing --max-rows 200 --lifetimes 0.3 1"),
     Run("kernel.speed_table", "", "--sets california_housing --max-rows 200"),
+    Run("blobs", "", None),
     Run("chaos", "", None),
     Run("recovery", "", None),
     Run("far_hosts", "", None),

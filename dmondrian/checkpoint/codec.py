@@ -1,11 +1,16 @@
 """Codec: the state of a forest (a header and one bundle of arrays per tree) as Arrow IPC bytes.
 
-An Arrow IPC file with one record batch per tree, a row per node and a column per field; a 2-D
-field is a fixed-size list, and a field of another length, with a field ``..._size`` of how
-many of its items are each node's, a list. Columns are in name order and hold no nulls; buffers are
-compressed with zstd. The schema's metadata has one entry, ``dmondrian``: a JSON object with the
-format version, the rows of every batch, the items of its lists and the caller's header. Any Arrow
-reader can open it.
+An Arrow IPC file with one record batch per tree, a row per node and a column per field; a field of
+another length, with a field ``..._size`` of how many of its items are each node's, is a list.
+Columns are in name order and hold no nulls; buffers are compressed with zstd. The schema's metadata
+has one entry, ``dmondrian``: a JSON object with the format version, the rows of every batch, the
+items of its lists and the caller's header. Any Arrow reader can open it.
+
+A 2-D field is a fixed-size list, or in format 2, where it came so, a sparse field of three columns
+(:mod:`dmondrian.tree.sparse_rows`): a list of the bytes of its numbers that are not zero, all in
+the first row; ``..._size``; and ``..._marks``, a fixed-size list of the bits that say which these
+numbers are. ``sparse`` in the JSON has its dtype and width. Where such a field is too large for a
+list, and where there is none, format 1 is written.
 
 Relies on pyarrow. Promises: equal states give equal bytes, for any number of threads (zstd
 compresses each buffer by itself; another zstd release may pack the same state into other bytes);
@@ -17,17 +22,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from dmondrian._memory_limit import usable_bytes
 from dmondrian.checkpoint.document import dump_json, parse_json
-from dmondrian.checkpoint.framing import read_batch_frame, values_of
+from dmondrian.checkpoint.framing import ANY, OFFSET_BYTES, read_batch_frame, values_of
 from dmondrian.errors import CorruptError, ParameterError
 
-FORMAT = 1
+if TYPE_CHECKING:
+    from dmondrian.tree.sparse_rows import SparseRows
+
+DENSE, FORMAT = 1, 2
 METADATA_KEY = b"dmondrian"
 DTYPES = {"int32": pa.int32(), "float32": pa.float32(), "float64": pa.float64()}
 NUMPY_DTYPES = {arrow: np.dtype(name) for name, arrow in DTYPES.items()}
@@ -40,14 +48,38 @@ MAX_FIELDS = 256  # columns; a tree has a dozen or two
 UNREADABLE = (OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
               MemoryError, RecursionError, NotImplementedError)  # fmt: skip
 
-Columns = list[tuple[str, np.dtype[Any], int]]  # name, dtype, width (0 for a 1-D field, or LIST)
 LIST = -1  # the field of the same name and SIZES has the items of a list's row
 SIZES = "_size"
+MARKS = "_marks"  # of a sparse field, beside SIZES
+MARK_BITS, WORD = 32, np.dtype(np.int32)
+MOST_ITEMS = 2**31 - 1  # of all lists of a column
+
+Array = np.ndarray[Any, Any]
+Fields = Mapping[str, "Array | SparseRows"]
+
+
+class Column(NamedTuple):
+    """A field, or one of the columns that store it."""
+
+    name: str
+    dtype: np.dtype[Any]
+    width: int  # 0 for a 1-D field, or LIST
+
+    def bytes_of(self, n_nodes: int) -> int:
+        """Return the bytes of a field that is no list."""
+        return self.dtype.itemsize * n_nodes * max(self.width, 1)
+
+    def n_words(self, n_nodes: int) -> int:
+        """Return how many items the list of a sparse field has at most."""
+        return self.bytes_of(n_nodes) // WORD.itemsize
+
+
+Columns = list[Column]
 
 
 def encode_forest(
     header: Mapping[str, Any],
-    trees: Iterable[Mapping[str, np.ndarray[Any, Any]]],
+    trees: Iterable[Fields],
     rows: Sequence[int] | None = None,
 ) -> bytes:
     """Write a forest's state as bytes.
@@ -58,7 +90,9 @@ def encode_forest(
         JSON-able; numbers of NumPy are written as Python's.
     trees : iterable of mappings, one per tree
         Field name to array of int32, float32 or float64, shape [m] or [m, width] with m nodes; or
-        [n], where the field of the same name and ``_size``, int32 [m], has the sum n.
+        [n], where the field of the same name and ``_size``, int32 [m], has the sum n. One of shape
+        [m, width] may be given as :class:`~dmondrian.tree.sparse_rows.SparseRows`, and is read back
+        as an array.
         All fields of a tree have the same m, all trees the same fields, dtypes and widths.
         Views of a tree that is in use will do: no more than one tree is copied at a time.
     rows : sequence of int, optional
@@ -81,14 +115,21 @@ def encode_forest(
     columns = _columns_of(first[0]) if first else []
     if rows is None:
         rows = [_check_tree(tree, columns, number) for number, tree in enumerate(given)]
-    content: dict[str, Any] = {"format": FORMAT, "header": header, "rows": rows}
+    sparse = [column for column in columns if not isinstance(first[0][column.name], np.ndarray)]
+    if any(column.n_words(m) > MOST_ITEMS for column in sparse for m in rows):
+        sparse = []
+    stored = _stored_of(columns, sparse)
+    content: dict[str, Any] = {"format": FORMAT if sparse else DENSE, "header": header}
+    content["rows"] = rows
     if lists := [name for name, _, width in columns if width == LIST]:
         content["items"] = {name: [len(tree[name]) for tree in given] for name in lists}
+    if sparse:
+        content["sparse"] = {name: [dtype.name, width] for name, dtype, width in sparse}
     document = dump_json(content)
     schema = pa.schema(
         [
             pa.field(name, _arrow_type(dtype, width), nullable=False)
-            for name, dtype, width in columns
+            for name, dtype, width in stored
         ],
         metadata={METADATA_KEY: document},
     )
@@ -99,7 +140,8 @@ def encode_forest(
             if (came := _check_tree(tree, columns, number)) != n_nodes:
                 here = f"Tree {number} was to have {n_nodes} nodes and has {came}"
                 raise ParameterError(f"{here}: it learned meanwhile. Save again when it rests.")
-            writer.write_batch(pa.RecordBatch.from_arrays(_arrays_of(tree, columns), schema=schema))
+            arrays = _arrays_of(_columns_to_store(tree, sparse), stored)
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
     return bytes(sink.getvalue())
 
 
@@ -179,21 +221,25 @@ def peek_forest(
         if stop > len(head):
             head += read(len(head), stop)
         schema = pa.ipc.read_schema(pa.BufferReader(head[HEAD_BYTES:stop]))
-        columns = _columns_in(schema)
-        header, rows, items = _read_document(schema, columns)
+        columns, _, header, rows, items = _read_document(schema, _columns_in(schema))
+        sizes = [sum(_sizes(columns, m, some)) for m, some in zip(rows, items, strict=True)]
     except (CorruptError, pa.ArrowException, OSError, ValueError, TypeError) as error:
         raise CorruptError(
             f"{name} cannot be used as a forest: {str(error)[:200]} It is damaged or was not "
             "written by dmondrian: restore it from a copy, or use an earlier checkpoint."
         ) from error
-    sizes = [sum(_sizes(columns, m, some)) for m, some in zip(rows, items, strict=True)]
     return header, rows, sizes
 
 
-def _columns_of(tree: Mapping[str, np.ndarray[Any, Any]]) -> Columns:
+def _columns_of(tree: Fields) -> Columns:
+    from dmondrian.tree.sparse_rows import SparseRows
+
     columns: Columns = []
     for name in sorted(tree):
         array = tree[name]
+        if isinstance(array, SparseRows):
+            columns.append(Column(name, array.dtype, array.width))
+            continue
         if not isinstance(array, np.ndarray) or array.dtype.name not in DTYPES:
             raise ParameterError(
                 f"Field {name!r} is {getattr(array, 'dtype', type(array).__name__)}: expected a "
@@ -203,26 +249,64 @@ def _columns_of(tree: Mapping[str, np.ndarray[Any, Any]]) -> Columns:
             raise ParameterError(
                 f"Field {name!r} has shape {array.shape}: expected [nodes] or [nodes, width >= 1]."
             )
-        width = array.shape[1] if array.ndim == 2 else LIST if name + SIZES in tree else 0
-        columns.append((name, array.dtype.newbyteorder("="), width))
-    if len(columns) > MAX_FIELDS:
-        raise ParameterError(f"A tree has {len(columns)} fields: expected at most {MAX_FIELDS}.")
+        has_sizes = getattr(tree.get(name + SIZES), "ndim", 0) == 1
+        width = array.shape[1] if array.ndim == 2 else LIST if has_sizes else 0
+        columns.append(Column(name, array.dtype.newbyteorder("="), width))
+    names = [name for name, _, _ in _stored_of(columns, [c for c in columns if c.width > 0])]
+    if len(names) > MAX_FIELDS or len(set(names)) < len(names):
+        raise ParameterError(
+            f"A tree has {len(tree)} fields: expected at most {MAX_FIELDS} columns, and none "
+            f"beside a 2-D field of its name and {SIZES!r} or {MARKS!r}."
+        )
     return columns
 
 
-def _check_tree(tree: Mapping[str, np.ndarray[Any, Any]], columns: Columns, number: int) -> int:
+def _stored_of(columns: Columns, sparse: Columns) -> Columns:
+    """Return the columns that store fields, some of them as sparse ones, in name order."""
+    stored = [column for column in columns if column not in sparse]
+    for name, _, width in sparse:
+        n_words = -(-width // MARK_BITS)
+        stored += [Column(name, WORD, LIST), Column(name + SIZES, WORD, 0)]
+        stored.append(Column(name + MARKS, WORD, n_words))
+    return sorted(stored, key=lambda column: column.name)
+
+
+def _columns_to_store(tree: Fields, sparse: Columns) -> Mapping[str, Array]:
+    """Return the arrays of the columns that store a tree."""
+    from dmondrian.tree.sparse_rows import SparseRows, dense_rows, sparse_rows
+
+    names = {name for name, _, _ in sparse}
+    stored: dict[str, Array] = {}
+    for name, array in tree.items():
+        if name not in names:
+            stored[name] = dense_rows(array) if isinstance(array, SparseRows) else array
+            continue
+        if not isinstance(array, SparseRows):
+            array = sparse_rows(np.asarray(array, array.dtype.newbyteorder("=")))
+        sizes = np.zeros(len(array.marks), WORD)
+        sizes[:1] = len(array.words)
+        stored |= {name: array.words, name + SIZES: sizes, name + MARKS: array.marks}
+    return stored
+
+
+def _length(array: Array | SparseRows) -> int:
+    return len(array) if isinstance(array, np.ndarray) else len(array.marks)
+
+
+def _check_tree(tree: Fields, columns: Columns, number: int) -> int:
     """Return the nodes of a tree that has these columns."""
     if _columns_of(tree) != columns:
         raise ParameterError(
             f"Tree {number} has fields {_columns_of(tree)}, the first tree {columns}: expected "
             "the same names, dtypes and widths in all trees."
         )
-    lengths = {name: len(tree[name]) for name, _, width in columns if width != LIST}
+    lengths = {name: _length(tree[name]) for name, _, width in columns if width != LIST}
     for name in (name for name, _, width in columns if width == LIST):
-        if len(tree[name]) != tree[name + SIZES].sum(dtype=np.int64):
+        items, total = len(tree[name]), sum(map(int, tree[name + SIZES]))
+        if items != total:
             raise ParameterError(
-                f"Field {name!r} of tree {number} has {len(tree[name])} items: expected as many as "
-                f"{name + SIZES!r} has, {tree[name + SIZES].sum(dtype=np.int64)}."
+                f"Field {name!r} of tree {number} has {items} items: expected as many as "
+                f"{name + SIZES!r} has, {total}."
             )
     if len(set(lengths.values())) > 1:
         raise ParameterError(
@@ -231,7 +315,7 @@ def _check_tree(tree: Mapping[str, np.ndarray[Any, Any]], columns: Columns, numb
     return next(iter(lengths.values()), 0)
 
 
-def _arrays_of(tree: Mapping[str, np.ndarray[Any, Any]], columns: Columns) -> list[pa.Array]:
+def _arrays_of(tree: Mapping[str, Array], columns: Columns) -> list[pa.Array]:
     arrays = []
     for name, dtype, width in columns:
         values = np.ascontiguousarray(tree[name], dtype=dtype).reshape(-1)
@@ -250,10 +334,12 @@ def _offsets(sizes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _sizes(columns: Columns, n_nodes: int, items: Mapping[str, int]) -> list[int]:
-    """Return the bytes of each column of a tree."""
+    """Return the bytes of each field of a tree."""
     return [
-        dtype.itemsize * (items[name] if width == LIST else n_nodes * max(width, 1))
-        for name, dtype, width in columns
+        column.dtype.itemsize * items[column.name]
+        if column.width == LIST
+        else column.bytes_of(n_nodes)
+        for column in columns
     ]
 
 
@@ -270,30 +356,64 @@ def _decode(
 ) -> tuple[dict[str, Any], list[dict[str, np.ndarray[Any, Any]]]]:
     messages = pa.ipc.MessageReader.open_stream(pa.BufferReader(_stream_part(data)))
     schema = pa.ipc.read_schema(_next_message(messages, "schema"))
-    columns = _columns_in(schema)
-    header, rows, items = _read_document(schema, columns)
+    stored = _columns_in(schema)
+    columns, sparse, header, rows, items = _read_document(schema, stored)
     # A tree without nodes takes as much as one with a node: its width is declared all the same.
     declared = (_sizes(columns, max(m, 1), some) for m, some in zip(rows, items, strict=True))
     if (n_bytes := sum(map(sum, declared))) > limit:
-        raise CorruptError(
-            f"It declares {sum(rows)} nodes in {len(rows)} trees, {n_bytes} bytes, more than the "
-            f"{limit} bytes that may be used."
-        )
+        raise _too_large(rows, n_bytes, limit)
     trees = []
     for n_nodes, some in zip(rows, items, strict=True):
         message = _next_message(messages, "record batch")
         # Sizes are compared with the declaration before Arrow may allocate for them.
-        buffers = [
-            (n_bytes, width if width != LIST else None, some.get(name, 0))
-            for (name, _, width), n_bytes in zip(
-                columns, _sizes(columns, n_nodes, some), strict=True
-            )
-        ]
-        read_batch_frame(message.metadata, message.body, n_nodes, buffers)
+        buffers = [_buffer_of(column, sparse, n_nodes, some) for column in stored]
+        words = read_batch_frame(message.metadata, message.body, n_nodes, buffers)
+        beside = WORD.itemsize * sum(words) + _beside_words(sparse, n_nodes)
+        if n_bytes + beside > limit:
+            raise _too_large(rows, n_bytes + beside, limit)
         batch = pa.ipc.read_record_batch(message, schema)
-        trees.append(_tree_of(batch, columns, n_nodes))
+        trees.append(_with_dense(_tree_of(batch, stored, n_nodes), sparse))
     _expect_end(messages)
     return header, trees
+
+
+def _too_large(rows: list[int], n_bytes: int, limit: int) -> CorruptError:
+    return CorruptError(
+        f"It declares {sum(rows)} nodes in {len(rows)} trees, {n_bytes} bytes, more than the "
+        f"{limit} bytes that may be used."
+    )
+
+
+def _buffer_of(
+    column: Column, sparse: Columns, n_nodes: int, items: Mapping[str, int]
+) -> tuple[int, int | None, int]:
+    """Return what a column that is stored may take, as :func:`read_batch_frame` expects it."""
+    for field in sparse:
+        if field.name == column.name:
+            return WORD.itemsize * min(field.n_words(n_nodes), MOST_ITEMS), None, ANY
+    if column.width == LIST:
+        return column.dtype.itemsize * items[column.name], None, items[column.name]
+    return column.bytes_of(n_nodes), column.width, 0
+
+
+def _beside_words(sparse: Columns, n_nodes: int) -> int:
+    """Return the bytes that sparse fields take, besides their words, until they are dense."""
+    n_words = sum(column.width for column in _stored_of([], sparse) if column.width > 0)
+    return n_nodes * (WORD.itemsize * n_words + (WORD.itemsize + OFFSET_BYTES) * len(sparse))
+
+
+def _with_dense(tree: dict[str, Array], sparse: Columns) -> dict[str, Array]:
+    """Return the fields of a tree, sparse ones made dense."""
+    if sparse:
+        from dmondrian.tree.sparse_rows import SparseRows, dense_rows
+    for name, dtype, width in sparse:
+        del tree[name + SIZES]  # how words are cut into lists means nothing
+        rows = SparseRows(tree.pop(name + MARKS), tree[name], dtype, width)
+        try:
+            tree[name] = dense_rows(rows)
+        except CorruptError as error:
+            raise CorruptError(f"Column {name!r}: {error}") from error
+    return tree
 
 
 def _next_message(messages: pa.ipc.MessageReader, kind: str) -> pa.ipc.Message:
@@ -340,23 +460,32 @@ def _columns_in(schema: pa.Schema) -> Columns:
                 f"Column {field.name!r} is {field.type}: expected {', '.join(DTYPES)}, a "
                 "fixed-size list of these, or a list with a column of sizes."
             )
-        columns.append((field.name, NUMPY_DTYPES[item], width))
+        columns.append(Column(field.name, NUMPY_DTYPES[item], width))
     return columns
 
 
-def _read_document(
-    schema: pa.Schema, columns: Columns
-) -> tuple[dict[str, Any], list[int], list[dict[str, int]]]:
-    """Return the header, and of each tree its nodes and the items of its lists."""
+class _Content(NamedTuple):
+    columns: Columns  # the fields
+    sparse: Columns  # those that are stored as sparse ones
+    header: dict[str, Any]
+    rows: list[int]  # nodes of each tree
+    items: list[dict[str, int]]  # of each tree, items of its lists by name
+
+
+def _read_document(schema: pa.Schema, stored: Columns) -> _Content:
+    """Return what the metadata says of the trees that these columns store."""
     text = (schema.metadata or {}).get(METADATA_KEY)
     document = parse_json(text) if text is not None else None
     if not isinstance(document, dict):
         raise CorruptError("The schema carries no dmondrian header.")
-    if document.get("format") != FORMAT:
+    if document.get("format") not in (DENSE, FORMAT):
         raise CorruptError(
-            f"The format is {str(document.get('format'))[:80]!r}, this version reads {FORMAT}: if "
-            "a newer dmondrian wrote it, upgrade."
+            f"The format is {str(document.get('format'))[:80]!r}, this version reads {DENSE} and "
+            f"{FORMAT}: if a newer dmondrian wrote it, upgrade."
         )
+    sparse = _sparse_in(document, stored) if document["format"] == FORMAT else []
+    among = [column for column in stored if column not in _stored_of([], sparse)]
+    columns = sorted([*among, *sparse], key=lambda column: column.name)
     header, rows = document.get("header"), document.get("rows")
     lists = [name for name, _, width in columns if width == LIST]
     items: Any = document.get("items") if lists else {}
@@ -372,7 +501,23 @@ def _read_document(
         raise CorruptError("The header or the nodes per tree are missing or not of their type.")
     if rows and not schema.names:
         raise CorruptError(f"{len(rows)} trees are declared without any column.")
-    return header, rows, [{name: items[name][t] for name in lists} for t in range(len(rows))]
+    each = [{name: items[name][t] for name in lists} for t in range(len(rows))]
+    return _Content(columns, sparse, header, rows, each)
+
+
+def _sparse_in(document: dict[str, Any], stored: Columns) -> Columns:
+    """Return the sparse fields that are declared; their columns are there."""
+    declared = document.get("sparse")
+    sparse: Columns = []
+    for name, kind in declared.items() if isinstance(declared, dict) else [("", None)]:
+        dtype, width = kind if isinstance(kind, list) and len(kind) == 2 else (None, 0)
+        if not isinstance(dtype, str) or dtype not in DTYPES or type(width) is not int or width < 1:
+            raise CorruptError(f"Sparse column {name[:80]!r} is declared as {str(kind)[:80]}.")
+        sparse.append(Column(name, np.dtype(dtype), width))
+    missing = [column.name for column in _stored_of([], sparse) if column not in stored]
+    if missing:
+        raise CorruptError(f"Columns of sparse fields are missing or of another type: {missing}.")
+    return sparse
 
 
 def _tree_of(

@@ -28,10 +28,12 @@ V5 = 4  # the version before let a note beside the batch compress its buffers
 NOT_COMPRESSED = -1  # prefix of a buffer that did not get smaller
 OFFSET_BYTES = 4  # where each list of a column of lists begins
 
+ANY = -1  # as many items as the batch says
+
 Column = tuple[int, int | None, int]
 
 
-def read_batch_frame(metadata: Any, body: Any, n_rows: int, columns: Sequence[Column]) -> None:
+def read_batch_frame(metadata: Any, body: Any, n_rows: int, columns: Sequence[Column]) -> list[int]:
     """Check every size of a record batch message before anything is allocated for it.
 
     Parameters
@@ -42,7 +44,13 @@ def read_batch_frame(metadata: Any, body: Any, n_rows: int, columns: Sequence[Co
         Rows that the batch must have.
     columns : sequence of (n_bytes, width, items)
         Bytes of the items of every column; its list width, 0 for a plain column and None for lists
-        of any length; and how many items these lists have.
+        of any length; and how many items these lists have. Where that is ``ANY``, bytes are what
+        its items, of 4 bytes, take at most.
+
+    Returns
+    -------
+    list of int
+        The items of each column that may have any number of them.
 
     Raises
     ------
@@ -50,12 +58,14 @@ def read_batch_frame(metadata: Any, body: Any, n_rows: int, columns: Sequence[Co
         A declared size is not the expected one.
     """
     try:
-        _check(memoryview(metadata), memoryview(body), n_rows, columns)
+        return _check(memoryview(metadata), memoryview(body), n_rows, columns)
     except struct.error as error:
         raise CorruptError("A record batch's frame points outside of itself.") from error
 
 
-def _check(metadata: memoryview, body: memoryview, n_rows: int, columns: Sequence[Column]) -> None:
+def _check(
+    metadata: memoryview, body: memoryview, n_rows: int, columns: Sequence[Column]
+) -> list[int]:
     message = _read("<I", metadata, 0)
     at = _slot(metadata, message, MESSAGE_VERSION)
     if at == 0 or _read("<h", metadata, at) != V5:
@@ -66,7 +76,9 @@ def _check(metadata: memoryview, body: memoryview, n_rows: int, columns: Sequenc
     if length != n_rows:
         raise CorruptError(f"A tree has {length} nodes, its header declares {n_rows}.")
     is_compressed = _slot(metadata, batch, BATCH_COMPRESSION) != 0
-    _check_nodes(list(_pairs(metadata, _slot(metadata, batch, BATCH_NODES))), n_rows, columns)
+    nodes = list(_pairs(metadata, _slot(metadata, batch, BATCH_NODES)))
+    columns, free = _with_items(nodes, columns)
+    _check_nodes(nodes, n_rows, columns)
     found = list(_pairs(metadata, _slot(metadata, batch, BATCH_BUFFERS)))
     expected: list[int] = []
     for n_bytes, width, _ in columns:
@@ -79,6 +91,26 @@ def _check(metadata: memoryview, body: memoryview, n_rows: int, columns: Sequenc
         raise CorruptError(f"A tree has {len(found)} buffers, expected {len(expected)}.")
     for (offset, size), plain in zip(found, expected, strict=True):
         _check_buffer(body, offset, size, plain, is_compressed)
+    return free
+
+
+def _with_items(
+    found: list[tuple[int, int]], columns: Sequence[Column]
+) -> tuple[list[Column], list[int]]:
+    """Return columns with as many items as the batch says, and these numbers."""
+    known: list[Column] = []
+    free: list[int] = []
+    at = 0
+    for n_bytes, width, items in columns:
+        at += 1 if width == 0 else 2
+        if items != ANY:
+            known.append((n_bytes, width, items))
+            continue
+        if at > len(found) or not 0 <= OFFSET_BYTES * found[at - 1][0] <= n_bytes:
+            raise CorruptError(f"A column has other than up to {n_bytes // OFFSET_BYTES} items.")
+        free.append(found[at - 1][0])
+        known.append((OFFSET_BYTES * free[-1], width, free[-1]))
+    return known, free
 
 
 def _check_nodes(found: list[tuple[int, int]], n_rows: int, columns: Sequence[Column]) -> None:

@@ -22,7 +22,7 @@ member's mixture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -48,6 +48,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.forest.forest import Forest
 from dmondrian.joint_fit.fit import Rows
 from dmondrian.tree import nodes
+from dmondrian.tree.sparse_rows import SparseRows
 
 _MOST_ROWS, _LEAST_ROWS, _MOST_NUMBERS = 1024, 32, 2**20  # of a piece: rows, inputs of a member
 _NONE = np.empty(0)
@@ -123,7 +124,7 @@ class Members(Forest):
 
     def stored(
         self,
-    ) -> tuple[dict[str, Any], Iterable[dict[str, np.ndarray]], list[int] | None]:
+    ) -> tuple[dict[str, Any], Iterable[Mapping[str, np.ndarray | SparseRows]], list[int] | None]:
         """Return the state as checkpoints hold it."""
         header, trees = stored_apart(*self.state(), self.waiting)
         if self.boosted is not None:

@@ -7,7 +7,7 @@ state is a pure function of the parameters, the tree numbers and the rows in ord
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any
@@ -27,9 +27,10 @@ from dmondrian.joint_fit.lifetime_sums import Averaged
 from dmondrian.joint_fit.ridge import AT_ONCE, Exact
 from dmondrian.prequential.stream_sample import forecast_and_learn
 from dmondrian.tree import nodes
-from dmondrian.tree.box_delta import take_differences
+from dmondrian.tree.box_delta import box_differences
 from dmondrian.tree.box_encoding import Columns, boxless
 from dmondrian.tree.box_encoding_choice import alike, find_columns, fitted
+from dmondrian.tree.sparse_rows import SparseRows, sparse_rows
 from dmondrian.tuning.auto_settings import LAST, Warmup
 from dmondrian.uncertainty.temperature_scaling import Fitted, kind_of
 
@@ -199,15 +200,15 @@ class Forest(Ensemble):
 
     def stored(
         self,
-    ) -> tuple[dict[str, Any], Iterable[dict[str, np.ndarray]], list[int] | None]:
+    ) -> tuple[dict[str, Any], Iterable[Mapping[str, np.ndarray | SparseRows]], list[int] | None]:
         """Return the state as checkpoints hold it, with boxes as differences.
 
         Returns
         -------
         header : dict
             JSON-able.
-        trees : iterable of dict of ndarray
-            Where there are boxes it makes one tree after the other, in the same memory.
+        trees : iterable of dict of ndarray and SparseRows
+            Where there are boxes it makes one tree after the other.
         rows : list of int or None
             Nodes of each tree, where there are boxes.
         """
@@ -216,7 +217,7 @@ class Forest(Ensemble):
             return {**header, **self._beside()}, trees, None
         rows = [int(tree.head_i[nodes.N_NODES]) for tree in self.store.trees]
         header = {**self._header(), **self._beside(), "format": state.NESTED}
-        return header, stored_fields(self.parameters, self.trees, rows), rows
+        return header, stored_fields(self.trees, rows), rows
 
     def _header(self) -> dict[str, Any]:
         """Return the header of a state: all but its trees."""
@@ -350,17 +351,17 @@ def tree_fields(
 
 
 def stored_fields(
-    parameters: ForestParameters, trees: Sequence[nodes.Tree], rows: Sequence[int]
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yield what :func:`tree_fields` does, boxes as differences; arrays are used again.
+    trees: Sequence[nodes.Tree], rows: Sequence[int]
+) -> Iterator[dict[str, np.ndarray | SparseRows]]:
+    """Yield what :func:`tree_fields` does, boxes as differences, wide fields without their zeros.
 
     ``rows`` are the numbers of nodes of the trees.
     """
-    lower, upper = np.empty((2, max(rows, default=0), parameters.n_features), np.float32)
     for tree, used in zip(trees, rows, strict=True):
-        ends = lower[:used], upper[:used]
-        take_differences(tree, *ends)
-        yield {**nodes.views(tree, with_boxes=False), "lower": ends[0], "upper": ends[1]}
+        lower, upper = box_differences(tree, used)
+        fields = nodes.views(tree, with_boxes=False)
+        stat = sparse_rows(fields["stat"])
+        yield {**fields, "stat": stat, "lower": lower, "upper": upper}
 
 
 def _learn(

@@ -277,12 +277,23 @@ def write_bounds(lower, upper, wanted, columns, box, steps, bits):
                 bits[v, half + (k >> 6)] |= bit
 
 
+def bounds_by_values_of(columns: Columns) -> np.ndarray:
+    """Return the bounds of binary features by the values that were seen, float32 [b, 4, 2].
+
+    Lower and upper ones of a feature that took neither value, the first, the second, both.
+    """
+    bounds = np.zeros((len(columns.binary), 4, 2), np.float32)
+    bounds[:, 1], bounds[:, 2] = columns.values[:, :1], columns.values[:, 1:]
+    bounds[:, 3, 0], bounds[:, 3, 1] = columns.values.min(axis=1), columns.values.max(axis=1)
+    return bounds
+
+
 @kernel
 def read_bounds(bounds_by_values, columns, box, steps, bits, bounds):
     """Write the bounds of boxes to ``bounds`` [m, 2 d], lower ones first. O(m d).
 
-    The others as :func:`write_bounds` takes them; ``bounds_by_values`` int32 [b, 4, 2] are the
-    bounds of a feature that took neither value, the first, the second, both.
+    The others as :func:`write_bounds` takes them; ``bounds_by_values`` int32 [b, 4, 2] are those
+    of :func:`bounds_by_values_of` as they are stored.
     """
     d = bounds.shape[1] // 2
     p, half, one = columns.numeric.shape[0], bits.shape[1] // 2, np.uint64(1)

@@ -31,6 +31,7 @@ from dmondrian._numba.intrinsics import CACHE_LINE
 from dmondrian._numba.jit import inline, kernel
 from dmondrian.tree.box_encoding import (
     Columns,
+    bounds_by_values_of,
     has_boxes,
     n_words,
     read_bounds,
@@ -290,14 +291,8 @@ def bounds_of(tree: Tree, nodes: slice) -> np.ndarray:
     if not len(columns.binary) + len(columns.stepped):
         return box
     bounds = np.empty((len(box), 2 * tree.n_features), np.float32)
-    bounds_by_values = np.zeros((len(columns.binary), 4, 2), np.float32)
-    bounds_by_values[:, 1], bounds_by_values[:, 2] = columns.values[:, :1], columns.values[:, 1:]
-    bounds_by_values[:, 3, 0], bounds_by_values[:, 3, 1] = (
-        columns.values.min(axis=1),
-        columns.values.max(axis=1),
-    )
     read_bounds(
-        bounds_by_values.view(np.int32),
+        bounds_by_values_of(columns).view(np.int32),
         columns,
         box.view(np.int32),
         steps,

@@ -26,6 +26,7 @@ from dmondrian.ensemble.settings.fringe_settings import FringeSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CheckpointError
 from dmondrian.forest.forest import Forest
+from dmondrian.tree.sparse_rows import SparseRows, dense_rows
 
 State = tuple[dict[str, Any], list[dict[str, Any]]]
 
@@ -98,7 +99,11 @@ def sound(name: str) -> State:
     if not name.endswith(STORED):
         return made.state()
     header, trees, _ = made.stored()
-    return header, [{key: array.copy() for key, array in tree.items()} for tree in trees]
+    return header, [{key: copied(array) for key, array in tree.items()} for tree in trees]
+
+
+def copied(array: np.ndarray | SparseRows) -> np.ndarray:
+    return array.copy() if isinstance(array, np.ndarray) else dense_rows(array)
 
 
 def forged(

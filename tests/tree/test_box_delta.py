@@ -7,13 +7,16 @@ import platform
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.forest.forest import Forest
 from dmondrian.tree import nodes
-from dmondrian.tree.box_delta import add_differences, take_differences
-from dmondrian.tree.box_encoding import all_numeric
+from dmondrian.tree.box_delta import add_differences, box_differences
+from dmondrian.tree.box_encoding import Columns, Stepped, all_numeric, make_columns
+from dmondrian.tree.sparse_rows import dense_rows
 
 D = 5
 KINDS = {
@@ -40,9 +43,138 @@ def grown(name: str) -> Forest:
 
 
 def differences(tree: nodes.Tree) -> tuple[np.ndarray, np.ndarray]:
-    lower, upper = np.full((2, int(tree.head_i[nodes.N_NODES]), D), np.nan, np.float32)
-    take_differences(tree, lower, upper)
+    lower, upper = box_differences(tree, int(tree.head_i[nodes.N_NODES]))
+    return dense_rows(lower), dense_rows(upper)
+
+
+def rank(bits: np.ndarray) -> np.ndarray:
+    """An integer that rises with the float of these bits."""
+    return bits ^ (bits >> 31 & 0x7FFFFFFF)
+
+
+def reference(tree: nodes.Tree) -> tuple[np.ndarray, np.ndarray]:
+    """Differences of all bounds as floats, whatever a tree writes for them."""
+    m = int(tree.head_i[nodes.N_NODES])
+    low, high = (np.array(end).view(np.int32) for end in nodes.read_boxes(tree, slice(0, m)))
+    a, b = tree.i[:m, nodes.LEFT], tree.i[:m, nodes.RIGHT]
+    lower, upper = low.copy(), high ^ low
+    inside = (a >= 0) & (a < m) & (b >= 0) & (b < m)
+    a, b = a[inside], b[inside]
+    lower[inside] = low[inside] ^ rank(np.minimum(rank(low[a]), rank(low[b])))
+    upper[inside] = high[inside] ^ rank(np.maximum(rank(high[a]), rank(high[b])))
     return lower, upper
+
+
+def encoded(rng: np.random.Generator) -> Columns:
+    """Columns of some features of each kind, in any order, up to three words of two values."""
+    kinds = [int(rng.integers(0, most + 1)) for most in (4, 12, 130)]
+    _, stepped, binary = np.split(rng.permutation(sum(kinds) + 1), np.cumsum(kinds)[:2] + 1)
+    units = 2.0 ** rng.integers(-20, 4, len(stepped)) if rng.random() < 0.5 else None
+    steps = Stepped(
+        np.sort(stepped),
+        np.full(len(stepped), 0.25) if units is None else units,
+        rng.integers(-9, 9, len(stepped)),
+    )
+    values = rng.choice(np.array([0.0, 1.0, 0.25, -3.0, 1e-45], np.float32), (len(binary), 2))
+    values[:, 0] = np.where(rng.random(len(binary)) < 0.5, 0.0, values[:, 0])
+    return make_columns(sum(kinds) + 1, np.sort(binary), values, steps)
+
+
+def filled(
+    columns: Columns, n_leaves: int, rng: np.random.Generator, nests: bool, has_rows: bool
+) -> nodes.Tree:
+    """A tree of any shape, its leaves with any boxes, its splits with theirs together or any.
+
+    Without ``has_rows`` there may be neither value of a feature, as in cells of the cube.
+    """
+    links = shape(n_leaves, rng)
+    m = len(links["left"])
+    tree = nodes.make_tree(columns, 3, m)
+    tree.head_i[nodes.ROOT], tree.head_i[nodes.N_NODES] = root(links), m
+    tree.i[:, nodes.LEFT], tree.i[:, nodes.RIGHT] = links["left"], links["right"]
+    p, g, b = len(columns.numeric), len(columns.stepped), len(columns.binary)
+    tree.box[:, : 2 * p] = rng.choice(ODD, (m, 2 * p))
+    ends = rng.integers(-6, 6, (m, 2 * g))
+    ends[:, :g] = np.where(rng.random((m, g)) < 0.5, ends[:, g:], ends[:, :g])
+    tree.steps[:, 4 * p : 4 * p + 2 * g] = ends
+    seen = rng.random((2, m, b)) < rng.choice([0.2, 0.5, 0.9])
+    seen[0] |= ~seen[1] & has_rows
+    if nests:
+        close(tree, links, seen)
+    words = np.zeros((m, 2, tree.bits.shape[1] // 2 * 8), np.uint8)
+    words[:, :, : -(-b // 8)] = np.packbits(seen, axis=2, bitorder="little").transpose(1, 0, 2)
+    tree.bits[:] = words.reshape(m, -1).view("<u8")
+    return tree
+
+
+def close(tree: nodes.Tree, links: dict[str, np.ndarray], seen: np.ndarray) -> None:
+    """Give each split the smallest box around its children's."""
+    p, g = len(tree.columns.numeric), len(tree.columns.stepped)
+    bits = tree.box.view(np.int32)
+
+    def visit(v: int) -> None:
+        a, b = int(links["left"][v]), int(links["right"][v])
+        if a < 0:
+            return
+        visit(a)
+        visit(b)
+        seen[:, v] = seen[:, a] | seen[:, b]
+        low, high = slice(0, p), slice(p, 2 * p)
+        bits[v, low] = rank(np.minimum(rank(bits[a, low]), rank(bits[b, low])))
+        bits[v, high] = rank(np.maximum(rank(bits[a, high]), rank(bits[b, high])))
+        low, high = slice(4 * p, 4 * p + g), slice(4 * p + g, 4 * p + 2 * g)
+        tree.steps[v, low] = np.minimum(tree.steps[a, low], tree.steps[b, low])
+        tree.steps[v, high] = np.maximum(tree.steps[a, high], tree.steps[b, high])
+
+    visit(root(links))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 30), st.booleans(), st.booleans())
+def test_differences_are_those_of_bounds_as_floats(
+    seed: int, n_leaves: int, nests: bool, has_rows: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    tree = filled(encoded(rng), n_leaves, rng, nests, has_rows)
+    for expected, found in zip(reference(tree), differences(tree), strict=True):
+        assert expected.tobytes() == found.tobytes()
+
+
+def test_a_tree_of_some_blocks_of_nodes() -> None:
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        tree = filled(encoded(rng), 1800, rng, nests=True, has_rows=True)
+        for expected, found in zip(reference(tree), differences(tree), strict=True):
+            assert expected.tobytes() == found.tobytes()
+
+
+def test_boxes_of_each_kind_that_nest_differ_by_nothing() -> None:
+    steps = Stepped(np.array([1, 4]), np.array([0.5, 0.5]), np.array([3.0, -2.0]))
+    values = np.array([[0.0, 1.0], [-1.0, 0.5], [2.0, 2.0]], np.float32)
+    rng = np.random.default_rng(3)
+    tree = filled(make_columns(6, np.array([0, 2, 5]), values, steps), 200, rng, True, True)
+    inside = tree.i[:, nodes.LEFT] >= 0
+    for found in differences(tree):
+        assert not found.view(np.int32)[inside].any()
+        assert found.view(np.int32)[~inside].any()
+
+
+def test_how_boxes_are_written_changes_no_byte_of_what_is_stored() -> None:
+    """Floats where there were steps and bits: the same blob."""
+    rng = np.random.default_rng(4)
+    X = (rng.integers(0, 40, (300, 9)) / 8.0).astype(np.float32)
+    X[:, 4:7], X[:, 8] = X[:, 4:7] > 2.0, rng.random(300)
+    forest = Forest(ForestParameters("amf-classifier", 9, 2, seed=0), range(2))
+    forest.update(X, (X[:, 0] > 2.0).astype(np.float64))
+    trees = forest.trees
+    kinds = trees[0].columns
+    assert [len(kinds.numeric), len(kinds.stepped), len(kinds.binary)] == [1, 5, 3]
+    plain = [nodes.lay_out(tree, all_numeric(9)) for tree in trees]
+    for tree, other in zip(trees, plain, strict=True):
+        m = int(tree.head_i[nodes.N_NODES])
+        for one, two in zip(box_differences(tree, m), box_differences(other, m), strict=True):
+            assert one.marks.tobytes() == two.marks.tobytes()
+            assert one.words.tobytes() == two.words.tobytes()
 
 
 @pytest.mark.parametrize("name", KINDS)
