@@ -121,7 +121,7 @@ def _count(marks, width):
 
 @kernel
 def _put(marks, numbers, places, rows):
-    """Write numbers to the places that are marked in rows, unsigned [m, w], of zeros.
+    """Write rows, unsigned [m, w], of zeros and of the numbers that are marked. O(m w).
 
     As many are marked as there are; ``places``, uint64 [32 ceil(w / 32)], are its own.
     """
@@ -140,6 +140,8 @@ def _put(marks, numbers, places, rows):
             places[j] = begin
             begin += n
         for v in block:
+            for j in range(np.uint64(rows.shape[1])):
+                rows[v, j] = 0
             for k in range(np.uint64(marks.shape[1])):
                 word = np.uint64(marks[v, k])
                 while word != 0:
@@ -224,7 +226,7 @@ def dense_rows(sparse: SparseRows) -> np.ndarray:
             f"{n} numbers that are not zero are marked, and there are {words.nbytes} bytes of "
             f"them: expected {dtype.itemsize} bytes each."
         )
-    rows = np.zeros((len(marks), width), dtype)
+    rows = np.empty((len(marks), width), dtype)  # not zeros: these come in small pages
     unsigned = rows.view(_UNSIGNED[dtype.itemsize])
     numbers = np.empty(n, unsigned.dtype)
     planes = np.frombuffer(words, np.uint8).reshape(dtype.itemsize, n)
