@@ -473,7 +473,7 @@ class _Content(NamedTuple):
 
 
 def _read_document(schema: pa.Schema, stored: Columns) -> _Content:
-    """Return what the metadata says of the trees that these columns store."""
+    """Return what the metadata declares of the trees that these columns store."""
     text = (schema.metadata or {}).get(METADATA_KEY)
     document = parse_json(text) if text is not None else None
     if not isinstance(document, dict):

@@ -28,7 +28,7 @@ V5 = 4  # the version before let a note beside the batch compress its buffers
 NOT_COMPRESSED = -1  # prefix of a buffer that did not get smaller
 OFFSET_BYTES = 4  # where each list of a column of lists begins
 
-ANY = -1  # as many items as the batch says
+ANY = -1  # as many items as the batch declares
 
 Column = tuple[int, int | None, int]
 
@@ -97,7 +97,7 @@ def _check(
 def _with_items(
     found: list[tuple[int, int]], columns: Sequence[Column]
 ) -> tuple[list[Column], list[int]]:
-    """Return columns with as many items as the batch says, and these numbers."""
+    """Return columns with as many items as the batch declares, and these numbers."""
     known: list[Column] = []
     free: list[int] = []
     at = 0
