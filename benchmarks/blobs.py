@@ -49,7 +49,7 @@ PAGE = Page(
     },
     sentences=(
         "A row and tree of covtype takes {encode} microseconds to encode, {restore} to restore, and"
-        " {size} bytes; with the zeros of boxes and statistics it were {before}.",
+        " {size} bytes; with the zeros of boxes and statistics it would be {before}.",
     ),
 )
 
