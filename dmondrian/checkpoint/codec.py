@@ -368,7 +368,7 @@ def _decode(
         # Sizes are compared with the declaration before Arrow may allocate for them.
         buffers = [_buffer_of(column, sparse, n_nodes, some) for column in stored]
         words = read_batch_frame(message.metadata, message.body, n_nodes, buffers)
-        beside = WORD.itemsize * sum(words) + _beside_words(sparse, n_nodes)
+        beside = _bytes_to_make_dense(sparse, n_nodes, words)
         if n_bytes + beside > limit:
             raise _too_large(rows, n_bytes + beside, limit)
         batch = pa.ipc.read_record_batch(message, schema)
@@ -396,10 +396,13 @@ def _buffer_of(
     return column.bytes_of(n_nodes), column.width, 0
 
 
-def _beside_words(sparse: Columns, n_nodes: int) -> int:
-    """Return the bytes that sparse fields take, besides their words, until they are dense."""
-    n_words = sum(column.width for column in _stored_of([], sparse) if column.width > 0)
-    return n_nodes * (WORD.itemsize * n_words + (WORD.itemsize + OFFSET_BYTES) * len(sparse))
+def _bytes_to_make_dense(sparse: Columns, n_nodes: int, words: list[int]) -> int:
+    """Return the bytes that the sparse fields of a tree take beside the arrays made of them."""
+    marks = [column.width for column in _stored_of([], sparse) if column.width > 0]
+    of_node = WORD.itemsize * sum(marks) + (WORD.itemsize + OFFSET_BYTES) * len(sparse)
+    # One field after the other has its numbers joined, and a place in them for each mark.
+    joined = WORD.itemsize * max(words, default=0) + 8 * MARK_BITS * max(marks, default=0)
+    return WORD.itemsize * sum(words) + n_nodes * of_node + joined
 
 
 def _with_dense(tree: dict[str, Array], sparse: Columns) -> dict[str, Array]:

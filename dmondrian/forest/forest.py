@@ -30,9 +30,13 @@ from dmondrian.tree import nodes
 from dmondrian.tree.box_delta import box_differences
 from dmondrian.tree.box_encoding import Columns, boxless
 from dmondrian.tree.box_encoding_choice import alike, find_columns, fitted
-from dmondrian.tree.sparse_rows import SparseRows, sparse_rows
+from dmondrian.tree.sparse_rows import SparseRows, dense_rows, sparse_rows
 from dmondrian.tuning.auto_settings import LAST, Warmup
 from dmondrian.uncertainty.temperature_scaling import Fitted, kind_of
+
+# Nodes of a tree from which wide fields are stored without their zeros: their columns take about
+# half a millisecond of a tree, which is more than fewer bytes save of smaller ones.
+LEAST_SPARSE = 4096
 
 
 class Forest(Ensemble):
@@ -208,7 +212,7 @@ class Forest(Ensemble):
         header : dict
             JSON-able.
         trees : iterable of dict of ndarray and SparseRows
-            Where there are boxes it makes one tree after the other.
+            Where there are boxes it makes one tree after the other; SparseRows where one is large.
         rows : list of int or None
             Nodes of each tree, where there are boxes.
         """
@@ -355,13 +359,14 @@ def stored_fields(
 ) -> Iterator[dict[str, np.ndarray | SparseRows]]:
     """Yield what :func:`tree_fields` does, boxes as differences, wide fields without their zeros.
 
-    ``rows`` are the numbers of nodes of the trees.
+    Where no tree is large, these have them. ``rows`` are the numbers of nodes of the trees.
     """
+    is_large = max(rows, default=0) >= LEAST_SPARSE
     for tree, used in zip(trees, rows, strict=True):
-        lower, upper = box_differences(tree, used)
         fields = nodes.views(tree, with_boxes=False)
-        stat = sparse_rows(fields["stat"])
-        yield {**fields, "stat": stat, "lower": lower, "upper": upper}
+        lower, upper = box_differences(tree, used)
+        wide = {"stat": sparse_rows(fields["stat"]), "lower": lower, "upper": upper}
+        yield fields | (wide if is_large else {name: dense_rows(a) for name, a in wide.items()})
 
 
 def _learn(

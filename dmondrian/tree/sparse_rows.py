@@ -230,6 +230,7 @@ def dense_rows(sparse: SparseRows) -> np.ndarray:
     unsigned = rows.view(_UNSIGNED[dtype.itemsize])
     numbers = np.empty(n, unsigned.dtype)
     planes = np.frombuffer(words, np.uint8).reshape(dtype.itemsize, n)
+    planes.flags.writeable = False
     _join(planes, numbers)
     _put(marks, numbers, np.empty(BITS * marks.shape[1], np.uint64), unsigned)
     return rows

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.forest import forest as forest_module
 from dmondrian.forest.forest import Forest
 from dmondrian.tree import nodes
 from dmondrian.tree.box_delta import add_differences, box_differences
 from dmondrian.tree.box_encoding import Columns, Stepped, all_numeric, make_columns
-from dmondrian.tree.sparse_rows import dense_rows
+from dmondrian.tree.sparse_rows import SparseRows, dense_rows
 
 D = 5
 KINDS = {
@@ -177,8 +178,10 @@ def test_how_boxes_are_written_changes_no_byte_of_what_is_stored() -> None:
             assert one.words.tobytes() == two.words.tobytes()
 
 
+@pytest.mark.parametrize("least", [0, 10**6])
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_stored_is_what_was(name: str) -> None:
+def test_what_is_stored_is_what_was(name: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forest_module, "LEAST_SPARSE", least)
     forest = grown(name)
     header, trees = forest.state()
     reported, stored = decode_forest(encode_forest(*forest.stored()))
@@ -191,6 +194,30 @@ def test_what_is_stored_is_what_was(name: str) -> None:
         }
         assert mine["lower"].tobytes() == read["lower"].tobytes()
     assert encode_forest(*again.stored()) == encode_forest(*forest.stored())
+
+
+def test_wide_fields_are_without_zeros_where_a_tree_is_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(6)
+    X = rng.random((200, D)).astype(np.float32)
+    forest = Forest(ForestParameters("amf-classifier", D, 2, seed=1), range(2))
+    forest.update(X, (X[:, 0] > 0.5).astype(np.float64))
+    sizes = [int(tree.head_i[nodes.N_NODES]) for tree in forest.trees]
+    assert len(set(sizes)) > 1
+    read = []
+    for least, is_sparse in ((max(sizes), True), (max(sizes) + 1, False)):
+        monkeypatch.setattr(forest_module, "LEAST_SPARSE", least)
+        for tree in forest.stored()[1]:
+            wide = {name for name, array in tree.items() if isinstance(array, SparseRows)}
+            assert wide == ({"stat", "lower", "upper"} if is_sparse else set())
+        read.append(decode_forest(encode_forest(*forest.stored())))
+    (header, trees), (other, others) = read
+    assert header == other
+    for one, two in zip(trees, others, strict=True):
+        assert {name: array.tobytes() for name, array in one.items()} == {
+            name: array.tobytes() for name, array in two.items()
+        }
 
 
 @pytest.mark.parametrize("name", ["classifier", "leaves of several rows", "regressor"])
