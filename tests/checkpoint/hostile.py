@@ -26,7 +26,8 @@ from dmondrian.ensemble.settings.fringe_settings import FringeSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CheckpointError
 from dmondrian.forest.forest import Forest
-from dmondrian.tree.sparse_rows import SparseRows, dense_rows
+from dmondrian.forest.state import NESTED
+from dmondrian.tree.sparse_rows import SparseRows, dense_rows, sparse_rows
 
 State = tuple[dict[str, Any], list[dict[str, Any]]]
 
@@ -136,12 +137,28 @@ def as_arrow(values: Any) -> pa.Array:
 
 
 def blob(state: State) -> bytes:
-    """Bytes of a state, by the writer if it takes them, else by force."""
+    """Bytes of a state, by the writer if it takes them, else by force.
+
+    Where boxes are differences, wide fields are without their zeros, as those of large trees are.
+    """
     header, trees = state
+    is_nested = isinstance(header, dict) and header.get("format") == NESTED
     try:
-        return encode_forest(header, trees)
+        return encode_forest(header, [without_zeros(tree) if is_nested else tree for tree in trees])
     except ValueError:
         return forged(header, trees)
+
+
+def without_zeros(tree: dict[str, Any]) -> dict[str, Any]:
+    wide = {
+        name: sparse_rows(array)
+        for name, array in tree.items()
+        if isinstance(array, np.ndarray)
+        and array.ndim == 2
+        and array.shape[1]
+        and array.dtype.name in ("float32", "float64")
+    }
+    return tree | wide
 
 
 def changed(state: State, rng: random.Random) -> bytes:
