@@ -366,7 +366,10 @@ def stored_fields(
         fields = nodes.views(tree, with_boxes=False)
         lower, upper = box_differences(tree, used)
         wide = {"stat": sparse_rows(fields["stat"]), "lower": lower, "upper": upper}
-        yield fields | (wide if is_large else {name: dense_rows(a) for name, a in wide.items()})
+        made: dict[str, np.ndarray | SparseRows] = {**fields, **wide}
+        if not is_large:
+            made |= {name: dense_rows(field) for name, field in wide.items()}
+        yield made
 
 
 def _learn(
