@@ -16,6 +16,7 @@ import numpy as np
 
 from dmondrian._numba.jit import inline, kernel
 from dmondrian.errors import CorruptError
+from dmondrian.tree.box_encoding import read_only
 
 BITS = 32  # of a word of marks
 BLOCK = 1024  # rows whose numbers stand by column
@@ -198,8 +199,7 @@ def packed_rows(found: Found, dtype: np.dtype[Any]) -> SparseRows:
 def sparse_rows(rows: np.ndarray) -> SparseRows:
     """Return an array, of 4 or 8 bytes a number, [m, w], without its zeros. O(m w)."""
     m, width = rows.shape
-    unsigned = rows.view(_UNSIGNED[rows.itemsize])
-    unsigned.flags.writeable = False  # one form of argument, so one compilation
+    unsigned = read_only(rows).view(_UNSIGNED[rows.itemsize])
     found = nothing_found(m, width, unsigned.dtype)
     _take_rows(unsigned, found)
     return packed_rows(found, rows.dtype)
@@ -216,8 +216,7 @@ def dense_rows(sparse: SparseRows) -> np.ndarray:
         The marks are of other columns, or of more or fewer numbers than there are.
     """
     words, dtype, width = sparse.words, sparse.dtype, sparse.width
-    marks = np.ascontiguousarray(sparse.marks).view(np.uint32)
-    marks.flags.writeable = False
+    marks = read_only(sparse.marks).view(np.uint32)
     n = int(_count(marks, width)) if marks.shape[1] == n_mark_words(width) else -1
     if n < 0:
         raise CorruptError(f"Numbers beyond its {width} columns are marked.")
@@ -229,8 +228,7 @@ def dense_rows(sparse: SparseRows) -> np.ndarray:
     rows = np.empty((len(marks), width), dtype)  # not zeros: these come in small pages
     unsigned = rows.view(_UNSIGNED[dtype.itemsize])
     numbers = np.empty(n, unsigned.dtype)
-    planes = np.frombuffer(words, np.uint8).reshape(dtype.itemsize, n)
-    planes.flags.writeable = False
+    planes = read_only(words).view(np.uint8).reshape(dtype.itemsize, n)
     _join(planes, numbers)
     _put(marks, numbers, np.empty(BITS * marks.shape[1], np.uint64), unsigned)
     return rows
