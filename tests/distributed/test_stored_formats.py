@@ -54,7 +54,7 @@ FORMATS = {
     "fingerprints": "d834ec9: plans with fingerprints, modules in other places",
     "follow_2": "0c97ba9: forests that follow a stream, a plan that is mixed, metrics of windows",
     "version_0_1_0": "a437a45: what the version 0.1.0 writes",
-    "sparse_rows": "9d5d2d9: boxes and statistics without zeros, with LEAST_SPARSE = 0",
+    "sparse_rows": "4e4ad11: boxes and statistics without zeros, with LEAST_SPARSE = 0",
 }
 BOOSTED = {"boosted-classifier", "boosted-regressor"}
 LATER = {"follow-classifier", "follow-regressor", *BOOSTED}
