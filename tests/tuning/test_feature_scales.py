@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import pickle
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from dmondrian.prequential.progressive_validation import Trial
 from dmondrian.tree.nodes import fields
 from dmondrian.tuning import auto_settings
 from dmondrian.tuning.feature_scales import learn_scales
+from tests.estimators.test_amf import same_forest
 from tests.estimators.test_scales import LAST, SHORT, wave
 
 
@@ -199,3 +202,15 @@ def test_an_early_choice_has_to_be_surer() -> None:
     assert learn_scales(drawn, rows, 2, is_last=False) is None
     clear = X, (X[:, 0] > 0.5).astype(np.float64), np.ones(LAST)
     assert learn_scales(drawn, clear, 2, is_last=False) is not None
+
+
+def test_cuts_threads_and_storing_change_no_early_scale() -> None:
+    X, y = wave(600, noise_columns=3)
+    whole = AMFRegressor(3, random_state=0).fit(X, y)
+    assert whole.feature_scales_[0] == 1.0  # of the first 512 rows
+    assert (whole.feature_scales_[1:] < 1.0).all()
+    parts = AMFRegressor(3, random_state=0, n_jobs=2)
+    for start, stop in itertools.pairwise((0, 100, 257, 258, 512, 513, 600)):
+        parts = pickle.loads(pickle.dumps(parts.partial_fit(X[start:stop], y[start:stop])))
+        assert (parts.feature_scales_ != 1.0).any() == (stop > 256)
+    assert same_forest(whole, parts)
