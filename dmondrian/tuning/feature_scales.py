@@ -94,6 +94,7 @@ class _Scored(Trial):
 
     def __init__(self, parameters: ForestParameters, rows: Given, n_threads: int) -> None:
         self.scores = np.zeros((2, parameters.n_features))
+        self._exponent = math.frexp(float(np.abs(rows[1]).max()))[1]
         super().__init__(parameters, range(_TREES), rows, len(rows[1]) // 2, n_threads, _CHUNKS)
 
     def _forecast(self, X: PreparedRows, out: np.ndarray) -> Sums:
@@ -105,9 +106,14 @@ class _Scored(Trial):
         return forecast
 
     def _slopes(self, forecast: Sums, y: np.ndarray) -> np.ndarray:
-        """Return how the loss of each row falls with the forecast of its label."""
+        """Return how the loss of each row falls with the forecast of its label.
+
+        For numbers in a unit, a power of two, in which forecasts of labels of any size are worth
+        about one: what these are worth is squared.
+        """
         if not self.parameters.n_classes:
-            return 2.0 * (y - forecast.total[:, 0] / forecast.n_trees)
+            errors = y - forecast.total[:, 0] / forecast.n_trees
+            return np.ldexp(errors, -2 * self._exponent)
         own = forecast.total[np.arange(len(y)), y.astype(np.int64)]
         return forecast.n_trees / np.maximum(own, np.finfo(float).tiny)
 

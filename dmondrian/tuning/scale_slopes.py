@@ -22,8 +22,6 @@ Learning", for the score function and its baselines. For Mondrian forests this i
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from dmondrian.ensemble.ensemble import Ensemble
@@ -45,9 +43,8 @@ def scores(
 ) -> np.ndarray:
     """Return the sum of gain times score for each feature, and its variance, float64 [2, d].
 
-    Both in a unit of their own, a power of two, in which nothing overflows. The first, over the
-    square root of the second, is in standard errors: a feature of many of them is to be split more
-    often.
+    The first, over the square root of the second, is in standard errors: a feature of many of them
+    is to be split more often.
 
     Parameters
     ----------
@@ -72,9 +69,6 @@ def scores(
         deepest[t] = add_advantages(loss, trees[t], *given, way, found[t][0])
 
     run_threads(walk, range(len(trees)), n_threads)
-    largest = max(float(np.abs(nodes[:, 0]).max()) for nodes, _ in found)
-    for nodes, _ in found:  # squares of what labels of any size are worth stay in range
-        nodes[:, 0] = np.ldexp(nodes[:, 0], -math.frexp(largest)[1])
     levels = np.zeros((max(deepest), 2))
     for tree, (nodes, depths) in zip(trees, found, strict=True):
         add_levels(tree, nodes, depths, levels)

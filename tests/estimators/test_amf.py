@@ -161,7 +161,7 @@ def test_weighted_depth_rises_where_the_function_is_rough() -> None:
 
 def test_expected_extension_knows_when_x_is_far() -> None:
     X, y = rows(500), (rows(500)[:, 0] > 0.5).astype(int)
-    options = {"n_estimators": 5, "random_state": 0, "split_pure": True}
+    options = {"n_estimators": 5, "random_state": 0, "split_pure": True, "feature_scales": None}
     far = np.full((1, 4), 1e6)
     leaf = AMFClassifier(**options).fit(X, y).predict_proba(far)
     forest = AMFClassifier(predict_extension="expected", **options).fit(X, y)

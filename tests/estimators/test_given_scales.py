@@ -34,7 +34,7 @@ def rows(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
 def test_given_scales_multiply_the_columns(kind: type) -> None:
     X, y = rows()
     given = kind(3, feature_scales=SCALES, random_state=0).fit(X, y)
-    outside = kind(3, random_state=0).fit(X * np.array(SCALES, np.float32), y)
+    outside = kind(3, feature_scales=None, random_state=0).fit(X * np.array(SCALES, np.float32), y)
     assert given.feature_scales_.tolist() == np.array(SCALES, np.float32).tolist()
     for mine, other in zip(given.forest_.state()[1], outside.forest_.state()[1], strict=True):
         assert all(mine[name].tobytes() == other[name].tobytes() for name in mine)

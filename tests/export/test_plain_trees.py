@@ -109,7 +109,8 @@ def test_with_a_background_values_sum_to_the_prediction_on_many_sparse_columns()
 
     draw = np.random.default_rng(0)
     X = (draw.random((600, 100)) * (draw.random((600, 100)) < 0.1)).astype(np.float32)
-    forest = AMFClassifier(n_estimators=3, random_state=0).fit(X, X[:, :3].sum(axis=1) > 0.1)
+    forest = AMFClassifier(3, feature_scales=None, random_state=0)
+    forest.fit(X, X[:, :3].sum(axis=1) > 0.1)
     trees, rows = shap_trees(forest), X[:20].astype(np.float64)
     explained = TreeExplainer(trees, data=X[20:40].astype(np.float64))
     whole = explained.shap_values(rows).sum(axis=1) + explained.expected_value
