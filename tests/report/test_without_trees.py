@@ -73,7 +73,7 @@ def test_nothing_heavy_is_loaded(classified, words: tuple[str, ...], tmp_path: P
     )  # fmt: skip
     code, peak, heavy = json.loads(done.stderr.splitlines()[-1])
     assert (code, heavy) == (0, [])
-    assert peak < 150e6
+    assert peak < 180e6  # 153e6 to 166e6 where nothing of it is loaded: pyarrow's allocator varies
 
 
 def test_a_run_that_an_earlier_version_wrote(classified, tmp_path) -> None:
