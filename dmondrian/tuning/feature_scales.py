@@ -138,34 +138,34 @@ def learn_scales(
     given = rows[0] if prepared is None else prepared, *rows[1:]
     scored = _aggregated(parameters)
     plain, found = _by_score(scored, varies, given, n_threads)
-    judged = [
-        _Judged(log_scales, trial if scored is parameters else
-                _trial(_scaled(parameters, log_scales), given, n_threads))
-        for log_scales, trial in (plain, found)
-    ]  # fmt: skip
-    best = min(judged, key=lambda one: one.loss)
+    if scored is not parameters:
+        plain, found = (
+            _Judged(own, _trial(_scaled(parameters, own), given, n_threads))
+            for own in (plain.log_scales, found.log_scales)
+        )
+    best = min(plain, found, key=lambda one: one.loss)
     if is_last:
         is_small = np.abs(rows[0]).max(axis=0) <= 0.5 * LARGEST_SCALE
         best = _by_evolution(parameters, best, varies, is_small, given, n_threads)
-    is_better = _is_better(best, judged[0], _SURE if is_last else _SURE_EARLY)
+    is_better = _is_better(best, plain, _SURE if is_last else _SURE_EARLY)
     return best.trial.parameters.feature_scales if is_better else None
 
 
 def _by_score(
     parameters: ForestParameters, varies: np.ndarray, rows: Given, n_threads: int
-) -> tuple[tuple[np.ndarray, _Scored], tuple[np.ndarray, _Scored]]:
-    """Return log scales and trial, of ones, and of what steps along the score found."""
+) -> tuple[_Judged, _Judged]:
+    """Return scales of one, and those that steps along the score found."""
     log_scales, step, since = np.zeros(len(varies)), np.zeros(len(varies)), 0
     last = _Scored(_scaled(parameters, log_scales), rows, n_threads)
-    plain = best = log_scales, last
+    plain = best = _Judged(log_scales, last)
     for k in range(_STEPS):
         errors = np.maximum(np.sqrt(last.scores[1]), np.finfo(float).tiny)
         towards = (last.scores[0] / errors - _DOUBT) / _SURE
         step = _KEPT * step + np.clip(towards, -_MOST, _MOST) / (1.0 + _SHORTER * k)
         log_scales = _levelled(log_scales + step, varies)
         last = _Scored(_scaled(parameters, log_scales), rows, n_threads)
-        is_better = math.fsum(last.losses) < math.fsum(best[1].losses)
-        best, since = ((log_scales, last), 0) if is_better else (best, since + 1)
+        found = _Judged(log_scales, last)
+        best, since = (found, 0) if found.loss < best.loss else (best, since + 1)
         if since == _PATIENCE:
             break
     return plain, best
