@@ -24,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-# Rows of the untimed first run: enough to reach every compiled path, dmondrian's choices of settings
-# after 256 and 512 rows among them. The last one takes more (--warm-rows): it comes after 4096.
+# Rows of the untimed first run: enough to reach every compiled path, dmondrian's choices of
+# settings after 256 and 512 rows among them. The last one, after 4096, takes more (--warm-rows).
 WARM_ROWS = 600
 # Parts of the training rows with ``--progressive``: each but the first is predicted, then learned.
 PARTS = 20

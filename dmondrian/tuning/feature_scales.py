@@ -11,11 +11,13 @@ Scales are judged by the progressive loss of a small forest, and found in two se
    none has had a smaller loss for a while. Of all that was tried the scales of least loss are
    taken. A dozen forests find most of what there is to find, but from one to the next their loss
    is as random as their trees.
-2. *Evolution*, where the choice is for good: each round draws random sign vectors; for every one,
-   two forests are tried whose scales are multiplied by 2 to the power of plus and of minus the
-   signs. The difference of their losses, times a feature's sign and averaged over the vectors,
-   estimates how the loss changes with that feature's scale, for all features at once; each log
-   scale then moves against it, by at most a factor of two.
+2. *Evolution*, where the choice is for good. *Idle* columns, those that a forest of that column
+   alone forecasts no better with than one without any, are left out first, if that has a smaller
+   loss. Then each round draws random sign vectors; for every one, two forests are tried whose
+   scales are multiplied by 2 to the power of plus and of minus the signs. The difference of their
+   losses, times a feature's sign and averaged over the vectors, estimates how the loss changes with
+   that feature's scale, for all features at once; each log scale then moves against it, by at most
+   a factor of two.
 
 The score is that of an aggregated forest; another takes the scales of an AMF, if they serve it.
 
@@ -62,6 +64,7 @@ _KEPT = 0.5  # share of a step that the next one goes on
 _TREES = 10
 _CHUNKS = 2  # parts in which rows are predicted: far ahead, as scales are to last
 _SMALLEST = -12.0  # log2 of the smallest scale
+_LEFT_OUT = -16.0  # that of idle columns, which cost nothing there
 _AMF = {True: "amf-classifier", False: "amf-regressor"}  # of classes, or of numbers
 _ALPHA = 0.2  # pseudo-count of its classes, times 1 / K
 _SURE, _SURE_EARLY = 2.0, 4.0  # standard errors that a gain must have; a whole step has two
@@ -145,8 +148,14 @@ def learn_scales(
         )
     best = min(plain, found, key=lambda one: one.loss)
     if is_last:
+        idle = _idle(parameters, varies, rows, n_threads)
+        least = np.where(idle, _LEFT_OUT, _SMALLEST)
+        if idle.any():
+            own = _levelled(np.where(idle, _LEFT_OUT, best.log_scales), varies, least)
+            without = _Judged(own, _trial(_scaled(parameters, own), given, n_threads))
+            best = min(without, best, key=lambda one: one.loss)
         is_small = np.abs(rows[0]).max(axis=0) <= 0.5 * LARGEST_SCALE
-        best = _by_evolution(parameters, best, varies, is_small, given, n_threads)
+        best = _by_evolution(parameters, best, varies, is_small, least, given, n_threads)
     is_better = _is_better(best, plain, _SURE if is_last else _SURE_EARLY)
     return best.trial.parameters.feature_scales if is_better else None
 
@@ -176,6 +185,7 @@ def _by_evolution(
     best: _Judged,
     varies: np.ndarray,
     is_small: np.ndarray,
+    least: np.ndarray,
     rows: Given,
     n_threads: int,
 ) -> _Judged:
@@ -190,11 +200,47 @@ def _by_evolution(
         mean = slopes.sum(axis=0) / _PAIRS
         error = np.sqrt(((slopes - mean) ** 2).sum(axis=0)) / _PAIRS
         moves = mean / (_SURE * np.maximum(error, np.finfo(float).tiny))
-        log_scales = _levelled(log_scales - np.clip(moves, -1.0, 1.0), varies)
+        log_scales = _levelled(log_scales - np.clip(moves, -1.0, 1.0), varies, least)
         found = _Judged(log_scales, _trial(_scaled(parameters, log_scales), rows, n_threads))
         if found.loss < best.loss:
             best = found
     return best
+
+
+def _idle(
+    parameters: ForestParameters, varies: np.ndarray, rows: Rows, n_threads: int
+) -> np.ndarray:
+    """Return which features forecast no better alone than none does, bool [d].
+
+    None where all do: features that help only together cannot be distinguished from noise so,
+    and where there are others the judging forest has the last word on them.
+    """
+    losses = _losses_alone(parameters, varies, rows, n_threads)
+    idle = varies & (losses[:-1] >= losses[-1])
+    return idle & (varies & ~idle).any()
+
+
+def _losses_alone(
+    parameters: ForestParameters, varies: np.ndarray, rows: Rows, n_threads: int
+) -> np.ndarray:
+    """Return what small forests lose of each feature that varies alone, then of none, [d + 1].
+
+    A column alone makes the same trees as among constant ones, which are left out; but the
+    predictions of a hierarchy depend on their number.
+    """
+    X, y, w = rows
+    losses = np.full(len(varies) + 1, np.inf)
+    width = len(varies) if parameters.aggregation == "hierarchy" else 1
+    of_width = dataclasses.replace(parameters, n_features=width)
+
+    def try_alone(j: int) -> None:
+        alone = np.zeros((len(X), width), np.float32)
+        if j < len(varies):
+            alone[:, min(j, width - 1)] = X[:, j]
+        losses[j] = late_loss(of_width, range(_PROBE_TREES), (alone, y, w), n_chunks=_CHUNKS)
+
+    run_threads(try_alone, [*np.flatnonzero(varies).tolist(), len(varies)], n_threads)
+    return losses
 
 
 def _aggregated(parameters: ForestParameters) -> ForestParameters:
@@ -217,10 +263,12 @@ def _scaled(parameters: ForestParameters, log_scales: np.ndarray) -> ForestParam
     return dataclasses.replace(parameters, feature_scales=scales)
 
 
-def _levelled(log_scales: np.ndarray, varies: np.ndarray) -> np.ndarray:
-    """Return log scales up to 0 and from the smallest on, those of constant columns 0."""
+def _levelled(
+    log_scales: np.ndarray, varies: np.ndarray, least: np.ndarray | float = _SMALLEST
+) -> np.ndarray:
+    """Return log scales up to 0 and from ``least`` on, those of constant columns 0."""
     largest = log_scales[varies].max(initial=-np.inf)
-    return np.where(varies, np.maximum(log_scales - largest, _SMALLEST), 0.0)
+    return np.where(varies, np.maximum(log_scales - largest, least), 0.0)
 
 
 def _is_better(better: _Judged, worse: _Judged, errors: float) -> bool:

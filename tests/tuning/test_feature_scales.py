@@ -23,10 +23,10 @@ from dmondrian import (
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.encoded_rows import arranged
 from dmondrian.ensemble.settings.feature_units import round_to, units_of
-from dmondrian.prequential.progressive_validation import Trial
+from dmondrian.prequential.progressive_validation import Trial, late_loss
 from dmondrian.tree.nodes import fields
 from dmondrian.tuning import auto_settings
-from dmondrian.tuning.feature_scales import learn_scales
+from dmondrian.tuning.feature_scales import _idle, _losses_alone, learn_scales
 from tests.estimators.test_amf import same_forest
 from tests.estimators.test_scales import LAST, SHORT, wave
 
@@ -49,6 +49,53 @@ def test_a_few_columns_are_found_among_many(estimator: Any) -> None:
     scales = np.array(learn_scales(drawn, (X, y, np.ones(len(X))), n_threads=2))
     assert set(np.argsort(scales)[-3:]) == {0, 1, 2}
     assert np.median(scales) <= 2.0**-4 * scales[:3].min()
+
+
+def test_idle_columns_are_those_that_are_worth_nothing_alone() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.random((LAST, 9)).astype(np.float32)
+    X[:, 8] = 0.5
+    y = ((X[:, 0] > 0.3) & (np.abs(X[:, 1] - 0.5) < 0.3)).astype(np.float64)
+    drawn = AMFClassifier(random_state=0)._forest_parameters(9, 2)
+    rows = X, y, np.ones(LAST)
+    idle = _idle(drawn, X.min(axis=0) < X.max(axis=0), rows, 2)
+    assert not idle[:2].any()
+    assert not idle[8]  # one that does not vary has no scale to lose
+    assert idle[2:8].sum() >= 4  # of noise, a column is useful by chance now and then
+    many = np.hstack([X[:, :2], rng.random((LAST, 50)).astype(np.float32)])
+    drawn = AMFClassifier(random_state=0)._forest_parameters(52, 2)
+    scales = np.array(learn_scales(drawn, (many, y, np.ones(LAST)), n_threads=2))
+    assert np.mean(scales[2:] <= 2.0**-12) > 0.8  # the least before idle columns were left out
+    assert (scales[:2] >= 2.0**-2).all()
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        AMFClassifier(random_state=0),
+        MondrianForestClassifier(random_state=0, aggregation="hierarchy", lifetime=None),
+        MondrianForestClassifier(random_state=0, aggregation="mean"),
+        AMFRegressor(random_state=0),
+        MondrianForestRegressor(random_state=0, aggregation="hierarchy", lifetime=None),
+        MondrianForestRegressor(random_state=0, aggregation="mean"),
+    ],
+    ids=repr,
+)
+def test_columns_alone_are_tried_as_among_columns_of_zeros(estimator: Any) -> None:
+    rng = np.random.default_rng(4)
+    X = rng.random((SHORT, 3)).astype(np.float32)
+    y = (rng.random(SHORT) < X[:, 1]).astype(np.float64)
+    n_classes = 2 * isinstance(estimator, AMFClassifier | MondrianForestClassifier)
+    drawn, rows = estimator._forest_parameters(3, n_classes), (X, y, np.ones(SHORT))
+
+    def among_zeros(j: int) -> float:
+        alone = np.zeros_like(X)
+        alone[:, j : j + 1] = X[:, j : j + 1]
+        return late_loss(drawn, range(2), (alone, y, rows[2]), n_chunks=2)
+
+    losses = [among_zeros(j) for j in range(4)]  # the last is that without columns
+    reported = _losses_alone(drawn, np.array([True, False, True]), rows, 1)
+    assert reported.tolist() == [losses[0], np.inf, losses[2], losses[3]]
 
 
 def test_room_is_reserved_for_nodes_that_there_may_be() -> None:
