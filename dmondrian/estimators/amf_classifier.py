@@ -166,7 +166,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
 
     Feature scales are found on the same rows, by steps along the derivative of the loss of a small
     forest to the log of each scale; for good, by an evolution strategy that goes on from there
-    (:mod:`dmondrian.tuning.feature_scales`). The last choice learns its rows with 740
+    (:mod:`dmondrian.tuning.feature_scales`). The last choice learns its rows with 750
     trees, two of each column alone and, as those before do theirs, up to 220 more.
 
     Columns are rounded from the first 512 rows on, and no more are needed to choose it. Rows that
