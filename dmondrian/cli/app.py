@@ -187,9 +187,9 @@ def _add_follow(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--interval",
         type=float,
-        default=10.0,
+        default=2.0,
         metavar="SECONDS",
-        help="from the end of a look at the data to the next one (default: 10)",
+        help="from the end of a look at the data to the next one (default: 2)",
     )
     command.add_argument(
         "--once", action="store_true", help="look once, learn what is there, and end"

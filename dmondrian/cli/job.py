@@ -401,7 +401,12 @@ def _follow_mistakes(keys: dict[str, Any], source: Source) -> Iterable[str]:
 
 def _alert_mistakes(tables: Mapping[str, Any], source: Source) -> Iterable[str]:
     """Yield what is wrong with ``[alerts]``."""
-    from dmondrian.distributed.cluster.alerts import check_command, check_url, parse_condition
+    from dmondrian.distributed.cluster.alerts import (
+        check_command,
+        check_kind,
+        check_url,
+        parse_condition,
+    )
 
     keys, algorithm = tables.get("alerts", {}), str(tables["forest"]["algorithm"])
     task: str | None = "classification" if is_classifier(algorithm) else "regression"
@@ -412,6 +417,11 @@ def _alert_mistakes(tables: Mapping[str, Any], source: Source) -> Iterable[str]:
         ("when", partial(parse_condition, text, task))
         for text in ([when] if isinstance(when, str) else when)
     ]
+    kinds = keys.get("events", [])
+    checks += [
+        ("events", partial(check_kind, kind))
+        for kind in ([kinds] if isinstance(kinds, str) else kinds)
+    ]
     checks += [("command", partial(check_command, keys["command"]))] if "command" in keys else []
     checks += [("url", partial(check_url, keys["url"]))] if "url" in keys else []
     for name, check in checks:
@@ -419,6 +429,8 @@ def _alert_mistakes(tables: Mapping[str, Any], source: Source) -> Iterable[str]:
             check()
         except ParameterError as error:
             yield f"{_named(source, 'alerts', name)}: {error}"
+    if keys and not when and not kinds:
+        yield f"{source.place_of_table('alerts')}: [alerts] expects when or events, and has neither"
     texts = [when] if isinstance(when, str) else when
     if "validation" not in tables and any("_held_out" in text for text in texts):
         yield (

@@ -102,8 +102,8 @@ TABLES: dict[str, dict[str, Key]] = {
         "when": Key(
             "paths",
             'conditions, each an alert once it holds: such as "log_loss_window > 0.5"',
-            required=True,
         ),
+        "events": Key("paths", 'kinds of events that are sent too, such as "worker_lost"'),
         "command": Key("strings", "a program and its arguments, called with each alert as JSON"),
         "url": Key("string", "gets each alert as JSON, by POST"),
         "timeout": Key("integer", "seconds that each call may take (10)", minimum=1),

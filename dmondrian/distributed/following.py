@@ -98,7 +98,7 @@ def follow(
     *,
     target: Any = None,
     run: str | os.PathLike[str],
-    interval: float = 10.0,
+    interval: float = 2.0,
     once: bool = False,
     keep: int = KEEP,
     on_learned: Callable[[Learned], object] | None = None,
@@ -245,6 +245,8 @@ def follow(
             if scoring is not None and joining is not None and _has_model(url):
                 scoring.look(connect_unless_asked, is_asked)  # before their labels are learned
             for joined in () if joining is None else joining.look():
+                if metrics is not None:
+                    metrics.labels_joined(joined.rows_later, joined.seconds_later)
                 if on_joined is not None:
                     on_joined(joined)
             n_taken = 0

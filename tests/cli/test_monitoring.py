@@ -25,6 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+EVENTS = 'alerts.events=["held_out"]'
 ALERTS = 'alerts.when=["accuracy_window > 0.5", "log_loss_held_out < 0"]'
 
 
@@ -39,10 +40,17 @@ def words(folder: Path, shared: str, run: str, held: str = "held.parquet") -> li
 
 @pytest.fixture(scope="module")
 def trained(folder: Path, shared: str) -> list[dict[str, Any]]:
-    write = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
+    write = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read() + chr(10))"
     command = json.dumps([sys.executable, "-c", write, str(folder / "alert.json")])
-    alerts = ("--set", ALERTS, "--set", f"alerts.command={command}", "--set", "alerts.timeout=100")
+    given = (ALERTS, EVENTS, f"alerts.command={command}", "alerts.timeout=100")
+    alerts = [word for one in given for word in ("--set", one)]
     return events(call(*words(folder, shared, "run"), *alerts, "--json")[0])
+
+
+def sent(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """What the command was called with."""
+    found = [json.loads(line) for line in (folder / "alert.json").read_text().splitlines()]
+    return [one for one in found if one["event"] == kind]
 
 
 def test_events_of_checkpoints_differ_from_progressive_metrics(
@@ -80,7 +88,7 @@ def test_an_alert_is_an_event_a_call_and_described(
 ) -> None:
     (reported,) = [event for event in trained if event["event"] == "alert"]
     assert reported["when"] == "accuracy_window > 0.5"
-    given = json.loads((folder / "alert.json").read_text())
+    (given,) = sent(folder, "alert")
     assert given["run"] == str(folder / "run")
     assert {name: given[name] for name in ("when", "value", "row")} == {
         name: reported[name] for name in ("when", "value", "row")
@@ -91,6 +99,18 @@ def test_an_alert_is_an_event_a_call_and_described(
     assert [one["when"] for one in facts["alerts"]["on"]] == ["accuracy_window > 0.5"]
     call("report", folder / "run", "-o", tmp_path / "page.html")
     assert "1 alert, the last accuracy_window &gt; 0.5" in (tmp_path / "page.html").read_text()
+
+
+def test_events_that_are_wanted_are_calls_too(trained: list[dict[str, Any]], folder: Path) -> None:
+    reported = [event for event in trained if event["event"] == "held_out"]
+    given = sorted(sent(folder, "held_out"), key=lambda one: one["position"])
+    assert [one["position"] for one in given] == [2000, 4000, 6000]
+    for one, event in zip(given, reported, strict=True):
+        assert one["run"] == str(folder / "run")
+        assert {name: one[name] for name in ("metrics", "text")} == {
+            name: event[name] for name in ("metrics", "text")
+        }
+    assert sent(folder, "checkpoint") == []
 
 
 def test_best_is_scored_evaluated_and_exported(

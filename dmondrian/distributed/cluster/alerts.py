@@ -1,8 +1,9 @@
 """Alerts: conditions on a run's metrics, and the command or URL that is called once they hold.
 
-Relies on records of progress. Promises one call for each crossing, also across restarts; that a
-call is made beside the training, with a time limit, without a shell; and that its failure is
-reported and ends nothing.
+It can be called with other events of the run too, as a webhook. Relies on records of progress.
+Promises one call for each crossing, also across restarts, and for each event; that a call is made
+beside the training, with a time limit, without a shell; and that its failure is reported and ends
+nothing.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dmondrian.checkpoint.raised_alerts import read_alerts, write_alerts
+from dmondrian.distributed.cluster.events import CALLED
 from dmondrian.errors import ParameterError, StoreError
 
 if TYPE_CHECKING:
-    from dmondrian.distributed.cluster.events import Events
+    from dmondrian.distributed.cluster.events import Event, Events
     from dmondrian.distributed.cluster.progress import Progress
     from dmondrian.store import Store
 
@@ -44,7 +46,7 @@ HELD_OUT = {
     "density": ("log_likelihood",),
 }
 OTHERS = ("drift", "lag", "memory", "recoveries", "waiting", "workers")
-OPTIONS = ("when", "command", "url", "timeout")
+OPTIONS = ("when", "events", "command", "url", "timeout")
 TIMEOUT = 10.0
 """Seconds that a command or URL may take, by default."""
 
@@ -133,6 +135,8 @@ class Alerts:
         Gets the alert as JSON by POST.
     timeout : float
         Seconds that each call may take.
+    events : str or sequence of str
+        Kinds of events, of `CALLED`, that they are called with too.
 
     Raises
     ------
@@ -140,10 +144,17 @@ class Alerts:
     """
 
     def __init__(
-        self, when: Any, command: Any = (), url: str | None = None, timeout: float = TIMEOUT
+        self,
+        when: Any = (),
+        command: Any = (),
+        url: str | None = None,
+        timeout: float = TIMEOUT,
+        events: Any = (),
     ) -> None:
         texts = [when] if isinstance(when, str) else list(when)
         self.conditions = [parse_condition(text) for text in texts]
+        kinds = list(events) if isinstance(events, (list, tuple)) else [events]
+        self._kinds = frozenset(check_kind(kind) for kind in kinds)
         self._command = [str(word) for word in check_command(command)]
         self._url = None if url is None else check_url(url)
         is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
@@ -166,10 +177,10 @@ class Alerts:
         if options is None:
             return None
         others = sorted(set(options) - set(OPTIONS))
-        if others or "when" not in options:
+        if others or not {"when", "events"} & set(options):
             raise ParameterError(
-                f"alerts has {', '.join(map(repr, options)) or 'nothing'}; expected 'when', and of "
-                "'command', 'url' and 'timeout' those that are wanted"
+                f"alerts has {', '.join(map(repr, options)) or 'nothing'}; expected 'when' or "
+                "'events', and of 'command', 'url' and 'timeout' those that are wanted"
             )
         return cls(**options)
 
@@ -230,6 +241,13 @@ class Alerts:
                 write_alerts(self._store, list(self._on.values()), self._raised)
             except StoreError as error:
                 _log.warning("alerts of %s were not stored: %s", run, error)
+
+    def send(self, event: Event) -> None:
+        """Call with an event, where its kind is wanted."""
+        if event.kind in self._kinds:
+            run = None if self._store is None else self._store.url
+            about = {"event": event.kind, "run": run, "at": event.at, "text": event.text}
+            self._call({**event.values, **about})
 
     def close(self, events: Events) -> None:
         """Wait for calls under way, each up to its time limit, and report failures."""
@@ -323,6 +341,22 @@ def post(url: str, body: bytes, seconds: float) -> None:
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise OSError(f"{urlsplit(url).hostname}: {reason}") from None
+
+
+def check_kind(kind: Any) -> str:
+    """Return a kind of events that can be called with.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if kind not in CALLED:
+        near = difflib.get_close_matches(str(kind), CALLED, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ParameterError(
+            f"events has {kind!r}, with which nothing is called{hint} (kinds: {', '.join(CALLED)})"
+        )
+    return str(kind)
 
 
 def check_command(command: Any) -> Any:

@@ -18,6 +18,12 @@ from typing import Any
 _log = logging.getLogger("dmondrian")
 _NAMED = 6  # numbers listed; more are counted
 
+CALLED = (
+    "checkpoint", "held_out", "held_out_failed", "resuming", "worker_lost", "worker_joined",
+    "worker_retired", "no_workers", "scheduler_lost", "scheduler_back", "shard_failed", "restored",
+)  # fmt: skip
+"""Kinds of events that an address or command can be called with, beside those of alerts."""
+
 
 @dataclass(frozen=True)
 class Event:

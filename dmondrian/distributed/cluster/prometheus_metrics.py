@@ -78,6 +78,11 @@ class PrometheusMetrics:
         self._last_lag = gauge(
             "last_lag_seconds", "From the last change of the newest learned file to its checkpoint."
         )
+        self._label_delay = {
+            unit: gauge(f"label_delay_{unit}", f"Median {unit} between rows and their labels, of "
+                        "the last file of labels that was joined.")
+            for unit in ("rows", "seconds")
+        }  # fmt: skip
         self._events = Counter(
             "dmondrian_events", "Events of the run, by kind.", ("kind",), registry=registry
         )
@@ -116,6 +121,12 @@ class PrometheusMetrics:
         self._waiting_since = None
         if lag is not None:
             self._last_lag.set(lag)
+
+    def labels_joined(self, rows_later: float, seconds_later: float | None) -> None:
+        """Note how much later labels came than their rows; no seconds where stores note none."""
+        self._label_delay["rows"].set(rows_later)
+        if seconds_later is not None:
+            self._label_delay["seconds"].set(seconds_later)
 
     def close(self) -> None:
         """Serve no more."""

@@ -80,17 +80,16 @@ class AttemptOptions:
     metrics: PrometheusMetrics | None = None
 
     def events(self) -> Events:
-        """Return new events, which call the listener and are counted."""
-        metrics, listener = self.metrics, self.on_event
-        if metrics is None:
-            return Events(listener)
+        """Return new events, which are counted, sent to where alerts are, and call the listener."""
+        listeners: list[EventListener] = [] if self.metrics is None else [self.metrics.count]
+        listeners += [] if self.alerts is None else [self.alerts.send]
+        listeners += [] if self.on_event is None else [self.on_event]
 
         def listen(event: Event) -> None:
-            metrics.count(event)
-            if listener is not None:
-                listener(event)
+            for call in listeners:
+                call(event)
 
-        return Events(listen)
+        return Events(listen if listeners else None)
 
 
 def attempt_options(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ import pytest
 
 from dmondrian.checkpoint.raised_alerts import MOST, NAME, read_alerts
 from dmondrian.distributed.cluster.alerts import Alerts, names_for, parse_condition, values_of
-from dmondrian.distributed.cluster.events import Event, Events
+from dmondrian.distributed.cluster.events import CALLED, Event, Events
 from dmondrian.distributed.cluster.progress import Progress
 from dmondrian.errors import ParameterError
 from dmondrian.store import open_store
@@ -141,6 +142,32 @@ def test_a_call_that_fails_is_a_warning(
     assert caplog.records[-1].levelno == logging.WARNING
 
 
+def test_only_events_that_are_wanted_are_sent(tmp_path: Path, server: Server) -> None:
+    alerts = Alerts(events=["worker_lost", "checkpoint"], url=address(server), timeout=60)
+    alerts.open(open_store(tmp_path))
+    events = Events(alerts.send)
+    events.add("worker_lost", "worker a is lost", worker="a")
+    events.add("worker_joined", "worker b", False, worker="b")
+    events.tell("window", "the last rows", row=5)
+    events.add("checkpoint", "checkpoint", False, position=7)
+    alerts.close(events)
+    by_kind = {one["event"]: one for one in server.posted}
+    assert set(by_kind) == {"worker_lost", "checkpoint"}
+    assert len(server.posted) == 2
+    assert by_kind["worker_lost"]["worker"] == "a"
+    assert by_kind["worker_lost"]["text"].endswith("worker a is lost")
+    assert by_kind["checkpoint"]["position"] == 7
+    assert {one["run"] for one in server.posted} == {open_store(tmp_path).url}
+
+
+def test_events_of_runs_are_those_that_can_be_sent_and_those_of_alerts() -> None:
+    about = Event.__doc__ or ""
+    others = {"window", "alert", "alert_over", "alert_failed"}
+    assert set(re.findall(r'"([a-z_]+)"', about)) - {"row", "metrics", "position", "is_final"} == {
+        *CALLED, *others,
+    }  # fmt: skip
+
+
 def test_an_answer_that_is_an_error_is_a_warning(server: Server) -> None:
     alerts = Alerts("log_loss_window > 0.5", url=address(server, "/broken?token=secret"))
     seen = look(alerts, [0.9])
@@ -170,7 +197,8 @@ def test_what_is_no_condition_is_refused(text: str, task: str | None, match: str
 @pytest.mark.parametrize(
     "options",
     [
-        {}, {"when": "lag > 1", "shell": "x"}, {"when": "lag > 1", "command": "notify me"},
+        {}, {"url": "https://host"}, {"events": "window"}, {"events": ["alert"]}, {"events": 3},
+        {"when": "lag > 1", "shell": "x"}, {"when": "lag > 1", "command": "notify me"},
         {"when": "lag > 1", "command": [""]}, {"when": "lag > 1", "url": "ftp://host/x"},
         {"when": "lag > 1", "url": "file:///etc/passwd"}, {"when": "lag > 1", "url": "https://"},
         {"when": "lag > 1", "url": "http://host/a b"}, {"when": "lag > 1", "url": "http://h:99999/"},

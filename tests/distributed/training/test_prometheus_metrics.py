@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 from prometheus_client.parser import text_string_to_metric_families
 
+from dmondrian.data import Joined
 from dmondrian.distributed import Event, Learned, follow
 from dmondrian.distributed.cluster.prometheus_metrics import PrometheusMetrics
 from dmondrian.errors import MissingPackageError, ParameterError
@@ -110,6 +113,28 @@ def test_following_serves_its_lag(client: Client, tmp_path: Path, scrape: Scrape
     assert [found[("dmondrian_lag_seconds",)] for _, found in lags] == [0.0, 0.0]
     assert len(while_learning) == 2
     assert min(while_learning) > 0.0
+
+
+def test_following_serves_how_late_labels_come(
+    client: Client, tmp_path: Path, scrape: Scraper
+) -> None:
+    table = pq.read_table(ADULT, columns=COLUMNS).slice(0, 400)
+    table = table.append_column("id", pa.array(range(400)))
+    rows, labels = tmp_path / "rows", tmp_path / "labels"
+    for folder, part in ((rows, table.drop("income")), (labels, table.select(["id", "income"]))):
+        folder.mkdir()
+        pq.write_table(part, folder / "0.parquet")
+    os.utime(rows / "0.parquet", (1e9, 1e9))
+    os.utime(labels / "0.parquet", (1e9 + 90, 1e9 + 90))
+    served: list[dict[Any, float]] = []
+    joined: list[Joined] = []
+    follow(
+        forest(), rows, target="income", run=tmp_path / "run", client=client, once=True,
+        labels={"data": labels, "key": "id", "out": tmp_path / "joined"}, on_joined=joined.append,
+        on_learned=lambda _: served.append(scrape()), metrics_port=0,
+    )  # fmt: skip
+    assert served[0][("dmondrian_label_delay_rows",)] == joined[0].rows_later == 200.5
+    assert served[0][("dmondrian_label_delay_seconds",)] == joined[0].seconds_later == 90.0
 
 
 def test_ports_that_cannot_be_used_are_refused(
