@@ -70,9 +70,9 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         What each column is multiplied by: twice the scale, twice the splits. An array is
         of numbers > 0, kept as float32; "learned" finds powers of two on the first
         ``warmup_rows`` rows, so that columns that matter are split more often; see Notes.
-        It takes seconds, once, and is worth most where many columns are noise. "auto" is
-        "learned", but None on the cube and beyond 200 columns, where they would take
-        minutes; None is the paper's.
+        It takes seconds, most of them at the last choice, and is worth most where many
+        columns are noise. "auto" is "learned", but None on the cube and beyond 200
+        columns, where they may take minutes; None is the paper's.
     feature_units : "auto" or None, default="auto"
         "auto" rounds each column, times its scale, to multiples of a power of two, a 2^14th
         of the range of the first 512 rows or up to twice as much, so that boxes take half
@@ -159,15 +159,15 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     Notes
     -----
     Settings that are "auto" are chosen by the progressive log loss of small forests on the
-    first 256 rows (alpha is 0.5 / K and the opening free before), whenever the rows have doubled,
+    first 256 rows (alpha is 0.5 / K and the opening free before), whenever rows have doubled,
     and for good on the first ``warmup_rows``. The rows learned before a choice are kept, and
     learned anew when it changes a setting, so the forest still is a pure function of the rows in
     order. A choice is made when one row more has come.
 
     Feature scales are found on the same rows, by steps along the derivative of the loss of a small
     forest to the log of each scale; for good, by an evolution strategy that goes on from there
-    (:mod:`dmondrian.tuning.feature_scales`). The last choice learns its rows with 750
-    trees, two of each column alone and, as those before do theirs, up to 220 more.
+    (:mod:`dmondrian.tuning.feature_scales`). Every choice learns its rows with up to 240 trees,
+    the last one with 750 and two of each column alone besides; beyond 50 classes with fewer.
 
     Columns are rounded from the first 512 rows on, and no more are needed to choose it. Rows that
     are asked about are rounded too. A column is not rounded where that would make values equal

@@ -74,8 +74,9 @@ def choose(
     rows : tuple
         X float32 [n, d], y float64 [n] (class index or label), w float64 [n] (> 0), in
         order. Equal rows in a row count as one of their summed weight. The first
-        ``warmup_rows`` are used when more than these have come, else the first 2048, 1024, 512 or
-        256, else none: then ``parameters`` are returned as they are. Units need 512.
+        ``warmup_rows`` are used when more than these have come, else the first 256, 512, 1024, ...,
+        as far as fewer than both; else none, and ``parameters`` are returned as they are. Units
+        need 512.
     n_threads : int
     warmup_rows : int
     """

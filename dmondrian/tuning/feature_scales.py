@@ -25,7 +25,9 @@ Relies on :mod:`dmondrian.prequential.progressive_validation`. Promises powers o
 scaling a float32 loses nothing and thresholds can be given in the units of the data; no scale other
 than 1 for a column that is constant here, of which nothing is known; and no scales unless the
 judging forest does better by two standard errors, or by four where a later choice comes: the score
-looks at the rows that it is judged by, and few rows can be served by chance.
+looks at the rows that it is judged by, and few rows can be served by chance. Standard errors are
+the largest of those of single rows and of means over blocks of consecutive rows: neighbours in a
+stream are often alike, and a series of time has less to say than as many independent rows.
 
 References
 ----------
@@ -56,38 +58,61 @@ from dmondrian.tuning.scale_slopes import scores
 _ROUNDS = 10
 _PAIRS = 16  # pairs of forests tried in a round
 _PROBE_TREES = 2
+_TREES, _LEAST_TREES = 10, 2
+_CHEAP = 50  # classes up to which all rounds and trees are tried: a node has a number of each
+_CHUNKS = 2  # parts in which rows are predicted: far ahead, as scales are to last
+# Steps along the score: chosen on ten sets, of 1,100 and of 6,000 rows, by held-out loss.
 _STEPS, _PATIENCE = 16, 5  # at most, and those without a smaller loss after which none follows
+_WHOLE = 2.0  # standard errors of a score that is worth a whole step
 _MOST = 1.0  # of a step, in log2
 _SHORTER = 0.2  # by which steps are divided more at each
 _DOUBT = 0.25  # standard errors taken from all scores: a column is split less until it serves
 _KEPT = 0.5  # share of a step that the next one goes on
-_TREES = 10
-_CHUNKS = 2  # parts in which rows are predicted: far ahead, as scales are to last
 _SMALLEST = -12.0  # log2 of the smallest scale
 _LEFT_OUT = -16.0  # that of idle columns, which cost nothing there
 _AMF = {True: "amf-classifier", False: "amf-regressor"}  # of classes, or of numbers
 _ALPHA = 0.2  # pseudo-count of its classes, times 1 / K
-_SURE, _SURE_EARLY = 2.0, 4.0  # standard errors that a gain must have; a whole step has two
+_SURE, _SURE_EARLY = 2.0, 4.0  # standard errors that a gain must have
+_FEWEST_BLOCKS = 8  # of rows, of which a standard error is taken
 
 
 class _Judged(NamedTuple):
-    """Scales, and the forest that judged them."""
+    """Scales, and what they lose."""
 
     log_scales: np.ndarray  # float64 [d], of base 2
-    trial: Trial  # of the second half of the rows
+    scales: tuple[float, ...]
+    losses: np.ndarray  # float64, of each row of the second half, times its weight
 
     @property
     def loss(self) -> float:
         """The exact sum of the losses, so that no order of additions tips a choice."""
-        return math.fsum(self.trial.losses)
+        return math.fsum(self.losses)
 
 
-def _trial(parameters: ForestParameters, rows: Given, n_threads: int) -> Trial:
-    return Trial(parameters, range(_TREES), rows, len(rows[1]) // 2, n_threads, _CHUNKS)
+def _judged(log_scales: np.ndarray, trial: Trial, rows: Given) -> _Judged:
+    """Return scales, and what the forest of a trial lost with them."""
+    scales = trial.parameters.feature_scales
+    assert scales is not None
+    return _Judged(log_scales, scales, trial.losses * rows[2][len(rows[1]) // 2 :])
 
 
-class _Scored(Trial):
-    """A small forest that forecast rows before it learned them.
+def _judge(
+    parameters: ForestParameters, log_scales: np.ndarray, rows: Given, n_threads: int
+) -> _Judged:
+    """Return scales, and what a small forest loses with them."""
+    scaled, half = _scaled(parameters, log_scales), len(rows[1]) // 2
+    trial = Trial(scaled, range(_n_trees(parameters)), rows, half, n_threads, _CHUNKS)
+    return _judged(log_scales, trial, rows)
+
+
+def _n_trees(parameters: ForestParameters) -> int:
+    """Return the trees of the judging forest: fewer where there are many classes."""
+    n = _TREES * _CHEAP // max(parameters.n_classes, 1)
+    return min(max(n, _LEAST_TREES), _TREES)
+
+
+class _ScoringTrial(Trial):
+    """A small forest that forecast rows before it learned them, and the scores of its splits.
 
     Attributes
     ----------
@@ -97,8 +122,8 @@ class _Scored(Trial):
 
     def __init__(self, parameters: ForestParameters, rows: Given, n_threads: int) -> None:
         self.scores = np.zeros((2, parameters.n_features))
-        self._exponent = math.frexp(float(np.abs(rows[1]).max()))[1]
-        super().__init__(parameters, range(_TREES), rows, len(rows[1]) // 2, n_threads, _CHUNKS)
+        trees, half = range(_n_trees(parameters)), len(rows[1]) // 2
+        super().__init__(parameters, trees, rows, half, n_threads, _CHUNKS)
 
     def _forecast(self, X: PreparedRows, out: np.ndarray) -> Sums:
         forecast = super()._forecast(X, out)
@@ -111,12 +136,10 @@ class _Scored(Trial):
     def _slopes(self, forecast: Sums, y: np.ndarray) -> np.ndarray:
         """Return how the loss of each row falls with the forecast of its label.
 
-        For numbers in a unit, a power of two, in which forecasts of labels of any size are worth
-        about one: what these are worth is squared.
+        Half of that for numbers: a step depends on scores in their standard errors alone.
         """
         if not self.parameters.n_classes:
-            errors = y - forecast.total[:, 0] / forecast.n_trees
-            return np.ldexp(errors, -2 * self._exponent)
+            return y - forecast.total[:, 0] / forecast.n_trees
         own = forecast.total[np.arange(len(y)), y.astype(np.int64)]
         return forecast.n_trees / np.maximum(own, np.finfo(float).tiny)
 
@@ -136,28 +159,43 @@ def learn_scales(
     is_last : bool
         Whether the choice is for good, and worth hundreds of forests; else a dozen are tried.
     """
-    varies = rows[0].min(axis=0) < rows[0].max(axis=0)
-    prepared = arranged(parameters, rows[0])
-    given = rows[0] if prepared is None else prepared, *rows[1:]
-    scored = _aggregated(parameters)
-    plain, found = _by_score(scored, varies, given, n_threads)
-    if scored is not parameters:
+    X, y, w = rows
+    varies = X.min(axis=0) < X.max(axis=0)
+    if np.count_nonzero(varies) < 2:
+        return None  # the largest scale is 1
+    prepared = arranged(parameters, X)
+    given = X if prepared is None else prepared
+    aggregated = _aggregated(parameters)
+    in_units = given, _in_units(y, parameters.n_classes), w
+    plain, found = _by_score(aggregated, varies, in_units, n_threads)
+    if aggregated is parameters:
+        y = in_units[1]
+    else:
         plain, found = (
-            _Judged(own, _trial(_scaled(parameters, own), given, n_threads))
-            for own in (plain.log_scales, found.log_scales)
+            _judge(parameters, one.log_scales, (given, y, w), n_threads) for one in (plain, found)
         )
+    if not 0.0 < plain.loss < math.inf:
+        return None  # there is nothing to gain, or nothing that can be compared
     best = min(plain, found, key=lambda one: one.loss)
     if is_last:
-        idle = _idle(parameters, varies, rows, n_threads)
+        idle = _idle(parameters, varies, (X, y, w), n_threads)
         least = np.where(idle, _LEFT_OUT, _SMALLEST)
         if idle.any():
             own = _levelled(np.where(idle, _LEFT_OUT, best.log_scales), varies, least)
-            without = _Judged(own, _trial(_scaled(parameters, own), given, n_threads))
+            without = _judge(parameters, own, (given, y, w), n_threads)
             best = min(without, best, key=lambda one: one.loss)
-        is_small = np.abs(rows[0]).max(axis=0) <= 0.5 * LARGEST_SCALE
-        best = _by_evolution(parameters, best, varies, is_small, least, given, n_threads)
+        is_small = np.abs(X).max(axis=0) <= 0.5 * LARGEST_SCALE
+        best = _by_evolution(parameters, best, varies, is_small, least, (given, y, w), n_threads)
     is_better = _is_better(best, plain, _SURE if is_last else _SURE_EARLY)
-    return best.trial.parameters.feature_scales if is_better else None
+    return best.scales if is_better else None
+
+
+def _in_units(y: np.ndarray, n_classes: int) -> np.ndarray:
+    """Return labels; numbers in a unit, a power of two, in which the largest is about one.
+
+    The forests of an AMF are the same then, and squares of labels of any size are numbers.
+    """
+    return y if n_classes else np.ldexp(y, -math.frexp(float(np.abs(y).max()))[1])
 
 
 def _by_score(
@@ -165,15 +203,16 @@ def _by_score(
 ) -> tuple[_Judged, _Judged]:
     """Return scales of one, and those that steps along the score found."""
     log_scales, step, since = np.zeros(len(varies)), np.zeros(len(varies)), 0
-    last = _Scored(_scaled(parameters, log_scales), rows, n_threads)
-    plain = best = _Judged(log_scales, last)
+    last = _ScoringTrial(_scaled(parameters, log_scales), rows, n_threads)
+    plain = best = _judged(log_scales, last, rows)
     for k in range(_STEPS):
-        errors = np.maximum(np.sqrt(last.scores[1]), np.finfo(float).tiny)
-        towards = (last.scores[0] / errors - _DOUBT) / _SURE
+        score, error = last.scores[0], np.sqrt(last.scores[1])
+        in_errors = np.divide(score, error, out=np.zeros(len(varies)), where=error > 0.0)
+        towards = (in_errors - _DOUBT) / _WHOLE
         step = _KEPT * step + np.clip(towards, -_MOST, _MOST) / (1.0 + _SHORTER * k)
         log_scales = _levelled(log_scales + step, varies)
-        last = _Scored(_scaled(parameters, log_scales), rows, n_threads)
-        found = _Judged(log_scales, last)
+        last = _ScoringTrial(_scaled(parameters, log_scales), rows, n_threads)
+        found = _judged(log_scales, last, rows)
         best, since = (found, 0) if found.loss < best.loss else (best, since + 1)
         if since == _PATIENCE:
             break
@@ -192,16 +231,16 @@ def _by_evolution(
     """Return better scales, found from random steps; or ``best``."""
     log_scales = best.log_scales
     most = np.where(is_small, np.inf, 0.0)  # of a step: twice the column is to be a float32
-    for turn in range(_ROUNDS):
+    for turn in range(_ROUNDS * _n_trees(parameters) // _TREES):
         signs = _signs(parameters.seed, turn, parameters.n_features)
         steps = np.concatenate([log_scales + signs, log_scales - signs])
         losses = _try(parameters, np.where(varies, np.minimum(steps, most), 0.0), rows, n_threads)
         slopes = signs * (losses[:_PAIRS] - losses[_PAIRS:])[:, None]
         mean = slopes.sum(axis=0) / _PAIRS
         error = np.sqrt(((slopes - mean) ** 2).sum(axis=0)) / _PAIRS
-        moves = mean / (_SURE * np.maximum(error, np.finfo(float).tiny))
+        moves = mean / (_WHOLE * np.maximum(error, np.finfo(float).tiny))
         log_scales = _levelled(log_scales - np.clip(moves, -1.0, 1.0), varies, least)
-        found = _Judged(log_scales, _trial(_scaled(parameters, log_scales), rows, n_threads))
+        found = _judge(parameters, log_scales, rows, n_threads)
         if found.loss < best.loss:
             best = found
     return best
@@ -272,12 +311,21 @@ def _levelled(
 
 
 def _is_better(better: _Judged, worse: _Judged, errors: float) -> bool:
-    """Whether the mean of paired differences of losses is that many standard errors above 0."""
-    before, after = worse.trial.losses, better.trial.losses
-    gains = (before - after) / max(before.max(), np.finfo(float).tiny)
-    mean = math.fsum(gains) / len(gains)
-    variance = math.fsum((gains - mean) ** 2) / len(gains)
-    return mean > errors * math.sqrt(variance / len(gains))
+    """Return whether the mean of paired differences of losses is that many standard errors."""
+    gains = (worse.losses - better.losses) / max(worse.losses.max(), np.finfo(float).tiny)
+    return math.fsum(gains) / len(gains) > errors * _standard_error(gains)
+
+
+def _standard_error(values: np.ndarray) -> float:
+    """Return the largest standard error of a mean that blocks of 1, 2, 4, ... values show."""
+    largest, size = 0.0, 1
+    while size == 1 or len(values) // size >= _FEWEST_BLOCKS:
+        n = len(values) // size
+        means = [math.fsum(block) / size for block in values[: n * size].reshape(n, size)]
+        mean = math.fsum(means) / n
+        variance = math.fsum((one - mean) ** 2 for one in means) / n
+        largest, size = max(largest, math.sqrt(variance / n)), 2 * size
+    return largest
 
 
 def _try(

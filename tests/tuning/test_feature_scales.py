@@ -25,8 +25,17 @@ from dmondrian.ensemble.rows.encoded_rows import arranged
 from dmondrian.ensemble.settings.feature_units import round_to, units_of
 from dmondrian.prequential.progressive_validation import Trial, late_loss
 from dmondrian.tree.nodes import fields
-from dmondrian.tuning import auto_settings
-from dmondrian.tuning.feature_scales import _idle, _losses_alone, learn_scales
+from dmondrian.tuning import auto_settings, feature_scales, scale_slopes
+from dmondrian.tuning.feature_scales import (
+    _idle,
+    _losses_alone,
+    _n_trees,
+    _scaled,
+    _ScoringTrial,
+    _signs,
+    _standard_error,
+    learn_scales,
+)
 from tests.estimators.test_amf import same_forest
 from tests.estimators.test_scales import LAST, SHORT, wave
 
@@ -261,3 +270,145 @@ def test_cuts_threads_and_storing_change_no_early_scale() -> None:
         parts = pickle.loads(pickle.dumps(parts.partial_fit(X[start:stop], y[start:stop])))
         assert (parts.feature_scales_ != 1.0).any() == (stop > 256)
     assert same_forest(whole, parts)
+
+
+def test_heavy_rows_decide() -> None:
+    """Rows of nearly no weight, which another column is about, change little."""
+    rng = np.random.default_rng(3)
+    X = rng.random((1024, 6)).astype(np.float32)
+    w = np.where(rng.random(1024) < 0.3, 1.0, 1e-3)
+    y = np.where(w == 1.0, X[:, 0] > 0.5, X[:, 1] > 0.5).astype(np.float64)
+    drawn = AMFClassifier(random_state=0)._forest_parameters(6, 2)
+    scales = np.array(learn_scales(drawn, (X, y, w), 2))
+    assert scales[0] == 1.0
+    assert scales[1:].max() <= 2.0**-4
+
+
+@pytest.mark.parametrize("n_classes", [0, 3])
+def test_scores_are_those_of_forecasts_of_the_rows_that_are_left(n_classes: int) -> None:
+    rng = np.random.default_rng(4)
+    X, w = rng.random((200, 3)).astype(np.float32), rng.choice([0.5, 1.0, 3.0], 200)
+    y = np.floor(3.0 * X[:, 0]).astype(np.float64)
+    make = AMFClassifier if n_classes else AMFRegressor
+    drawn = make(random_state=0)._forest_parameters(3, *([n_classes] * (n_classes > 0)))
+    drawn = _scaled(drawn, np.array([0.0, -1.0, -2.0]))
+    trial, forest = _ScoringTrial(drawn, (X, y, w), 1), Ensemble(drawn, range(10))
+    forest.update(X[:100], y[:100], w[:100])
+    expected = np.zeros((2, 3))
+    for part in (slice(100, 150), slice(150, 200)):
+        prepared = forest.prepare(X[part])
+        sums = forest.predict_sums(prepared)
+        if n_classes:  # the loss is -log of the label's share in the forecast
+            slopes = [
+                1.0 / row[int(own)] for row, own in zip(sums.total / 10, y[part], strict=True)
+            ]
+        else:  # and half the square of the error
+            slopes = [own - mean for mean, own in zip(sums.total[:, 0] / 10, y[part], strict=True)]
+        given = w[part] * np.array(slopes)
+        expected += scale_slopes.scores(forest, prepared.values, y[part], given, w[part])
+        forest.update(X[part], y[part], w[part])
+    assert np.allclose(trial.scores, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("power", [-1040, -520, -60, 0, 450])
+def test_labels_of_any_size_have_the_same_scales(power: int) -> None:
+    X, y = wave(SHORT, noise_columns=2)
+    y = np.rint(2.0**20 * y / np.abs(y).max()) * 2.0**-20  # a power of two changes no digit
+    drawn, w = AMFRegressor(random_state=0)._forest_parameters(3), np.ones(SHORT)
+    scales = learn_scales(drawn, (X, y, w), 2)
+    assert scales is not None
+    assert learn_scales(drawn, (X, np.ldexp(y, power), w), 2) == scales
+
+
+def test_neighbours_that_are_alike_are_no_evidence() -> None:
+    """Columns and labels that are walks of their own go together for a while by chance."""
+    n, d, found = 256, 6, 0
+    for seed in range(8):
+        steps = np.random.default_rng(seed).standard_normal((n, d + 1))
+        walks = np.zeros((n, d + 1))
+        for t in range(1, n):
+            walks[t] = 0.95 * walks[t - 1] + steps[t]
+        drawn = AMFRegressor(random_state=0)._forest_parameters(d)
+        rows = walks[:, :d].astype(np.float32), walks[:, d], np.ones(n)
+        found += learn_scales(drawn, rows, 2, is_last=False) is not None
+    assert found <= 1
+
+
+def test_a_standard_error_is_the_largest_of_all_blocks() -> None:
+    values = np.repeat([1.0, -1.0], 32)  # 64: in blocks of 8 there are as few as may be
+    assert _standard_error(values) == pytest.approx(np.sqrt(1.0 / 8.0))
+    alternating = np.tile([1.0, -1.0], 32)
+    assert _standard_error(alternating) == pytest.approx(np.sqrt(1.0 / 64.0))
+
+
+def test_nothing_is_tried_where_one_column_varies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature_scales, "_by_score", None)
+    X = np.zeros((SHORT, 4), np.float32)
+    X[:, 1] = np.arange(SHORT)
+    drawn = AMFRegressor(random_state=0)._forest_parameters(4)
+    assert learn_scales(drawn, (X, X[:, 1].astype(float), np.ones(SHORT))) is None
+
+
+def test_few_trees_are_tried_where_there_are_many_classes() -> None:
+    drawn = AMFClassifier(random_state=0)._forest_parameters(4, 2)
+    classes = [(50, 10), (100, 5), (1000, 2)]
+    for n_classes, trees in classes:
+        assert _n_trees(dataclasses.replace(drawn, n_classes=n_classes)) == trees
+    assert _n_trees(AMFRegressor(random_state=0)._forest_parameters(4)) == 10
+
+
+def test_idle_columns_are_left_out_at_once_where_the_choice_is_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feature_scales, "_by_evolution", lambda _, best, *others: best)
+    X = np.random.default_rng(6).random((LAST, 40)).astype(np.float32)
+    y = (X[:, 0] > 0.5).astype(np.float64)
+    drawn, w = AMFClassifier(random_state=0)._forest_parameters(40, 2), np.ones(LAST)
+    scales = np.array(learn_scales(drawn, (X, y, w), 2))
+    idle = _idle(drawn, np.ones(40, bool), (X, y, w), 2)
+    assert idle.sum() > 20
+    assert (scales[idle] == 2.0**-16).all()
+    monkeypatch.setattr(feature_scales, "_idle", None)
+    early = np.array(learn_scales(drawn, (X, y, w), 2, is_last=False))
+    assert early.min() >= 2.0**-12
+
+
+def test_each_round_has_signs_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[int, int, int]] = []
+
+    def signs(*given: int) -> np.ndarray:
+        drawn.append(given)
+        return _signs(*given)
+
+    monkeypatch.setattr(feature_scales, "_signs", signs)
+    X, y = wave(SHORT, noise_columns=2)
+    parameters = AMFRegressor(random_state=5)._forest_parameters(3)
+    learn_scales(parameters, (X, y, np.ones(SHORT)), 2)
+    assert drawn == [(parameters.seed, turn, 3) for turn in range(10)]
+
+
+def test_the_boxes_of_large_trees_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = wave(SHORT, noise_columns=1)
+    forest, w = Ensemble(AMFRegressor(random_state=0)._forest_parameters(2), range(2)), np.ones(100)
+    forest.update(X[:100], y[:100], w)
+    given = forest, X[100:], y[100:], np.ones(SHORT - 100), np.ones(SHORT - 100)
+    whole = scale_slopes.scores(*given)
+    assert (whole[0] != 0.0).all()
+    monkeypatch.setattr(scale_slopes, "_CHUNK", 7)
+    assert scale_slopes.scores(*given).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize(("n", "stage", "is_last"), [(600, 512, False), (LAST + 1, LAST, True)])
+def test_only_the_choice_on_all_rows_is_for_good(
+    monkeypatch: pytest.MonkeyPatch, n: int, stage: int, is_last: bool
+) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def learn(parameters: Any, rows: Any, n_threads: int, is_last: bool) -> None:
+        seen.append((len(rows[0]), is_last))
+
+    monkeypatch.setattr(auto_settings, "learn_scales", learn)
+    X, y = wave(n)
+    drawn = AMFRegressor(random_state=0)._forest_parameters(X.shape[1])
+    auto_settings.choose(drawn, ("feature_scales",), (X, y, np.ones(n)), warmup_rows=LAST)
+    assert seen == [(stage, is_last)]
