@@ -54,6 +54,7 @@ FORMATS = {
     "fingerprints": "d834ec9: plans with fingerprints, modules in other places",
     "follow_2": "0c97ba9: forests that follow a stream, a plan that is mixed, metrics of windows",
     "version_0_1_0": "a437a45: what the version 0.1.0 writes",
+    "version_1_0_0": "bab0a90: what the version 1.0.0 writes",
     "sparse_rows": "4e4ad11: boxes and statistics without zeros, with LEAST_SPARSE = 0",
 }
 BOOSTED = {"boosted-classifier", "boosted-regressor"}
@@ -65,6 +66,7 @@ MISSING: dict[str, set[str]] = {  # models that the code of a format did not hav
     "fingerprints": LATER,
     "follow_2": LATER - {"follow-classifier"},
     "version_0_1_0": set(),
+    "version_1_0_0": set(),
     "sparse_rows": set(),
 }
 OLD = {  # formats of blobs that this version writes otherwise: of small trees, with their zeros
