@@ -3,7 +3,8 @@
 A process follows a folder to which a file of 100 rows (10 columns of numbers and a class) comes
 each time that the one before was learned, by a rename. The forest has a bound of nodes, so memory
 that grows is not the forest's. Scheduler, worker and coordinator are threads of this one process,
-with the settings of a cluster that `dmondrian follow` starts.
+with the settings of a cluster that `dmondrian follow` starts. Another process does the same without
+`dmondrian.distributed.cluster.free_memory`, which is what that mechanism saves.
 
     python -m benchmarks.micro_batches
 
@@ -15,8 +16,11 @@ in them, and so is the delay of the file's name behind its last change.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,10 +29,55 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.records import table
+from benchmarks.pages import Figure, Number, Page, column_of, publish, runs_of, single
+from benchmarks.records import RESULTS, Records, tabled
 
 ROWS, COLUMNS = 100, 10
 PARTS = 10  # of the looks, in the table
+HEAD = ["looks", "MiB", "MiB, nothing freed", "seconds", "seconds, longest"]
+
+
+def growth(column: str) -> Figure:
+    """Return what finds the per cent by which memory grows from the second tenth of looks on."""
+
+    def find(records: Records) -> Number:
+        record = records.only(part="follow")
+        second, last = (column_of(record, column)[place] for place in (1, -1))
+        return single(100.0 * (last / second - 1.0), ".0f", record)
+
+    return find
+
+
+def of_all(column: str, form: str, place: int) -> Figure:
+    """Return what finds the least (0) or the greatest (-1) number of a column."""
+
+    def find(records: Records) -> Number:
+        record = records.only(part="follow")
+        value = sorted(column_of(record, column))[place]
+        return Number(format(value, form), "", runs_of([record]))
+
+    return find
+
+
+PAGE = Page(
+    title="Micro-batches",
+    question="Does memory grow while a run follows small files, and how soon are their rows "
+    "durable?",
+    identity=("part",),
+    numbers={
+        "grown": growth("MiB"),
+        "without": growth("MiB, nothing freed"),
+        "least": of_all("seconds", ".1f", 0),
+        "most": of_all("seconds", ".1f", -1),
+        "longest": of_all("seconds, longest", ".1f", -1),
+    },
+    sentences=(
+        "From the second tenth of the looks to the last, memory grows by {grown} per cent, and by"
+        " {without} where nothing is freed after a look.",
+        "Rows are durable {least} to {most} seconds after their file came (medians), and"
+        " {longest} at the longest.",
+    ),
+)
 
 
 def put_file(folder: Path, number: int) -> None:
@@ -77,21 +126,32 @@ def follow_files(folder: Path, n: int, trees: int, interval: float) -> list[tupl
     return looks
 
 
-def report(looks: Sequence[tuple[int, float]]) -> str:
-    """Markdown: a row per tenth of the looks."""
-    size, rows = max(1, len(looks) // PARTS), []
-    for first in range(0, len(looks) - size + 1, size):
-        part = looks[first : first + size]
-        seconds = [lag for _, lag in part]
-        rows.append(
-            [
-                f"{first + size:,}",
-                f"{part[-1][0] / 2**20:.0f}",
-                f"{np.median(seconds):.2f}",
-                f"{max(seconds):.2f}",
-            ]
-        )
-    return table(["looks", "MiB at the last", "seconds, median", "seconds, longest"], rows)
+def measured(looks: int, trees: int, interval: float, *, frees: bool) -> list[list[float]]:
+    """Return memory in bytes and seconds of each look, of a process of its own."""
+    words = [sys.executable, "-m", "benchmarks.micro_batches", "--alone", "--batches", str(looks)]
+    words += [
+        "--trees",
+        str(trees),
+        "--interval",
+        str(interval),
+        *([] if frees else ["--keep-all"]),
+    ]
+    found = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
+    numbers: list[list[float]] = json.loads(found.stdout)
+    return numbers
+
+
+def rows_of(
+    kept: Sequence[Sequence[float]], others: Sequence[Sequence[float]]
+) -> list[list[float]]:
+    """Return a row for each tenth of the looks."""
+    size, rows = max(1, len(kept) // PARTS), []
+    for first in range(0, len(kept) - size + 1, size):
+        part = slice(first, first + size)
+        seconds = [lag for _, lag in kept[part]]
+        memory = [looks[part][-1][0] / 2**20 for looks in (kept, others)]
+        rows.append([first + size, *memory, float(np.median(seconds)), max(seconds)])
+    return rows
 
 
 def main() -> None:
@@ -100,12 +160,34 @@ def main() -> None:
     )
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--trees", type=int, default=4)
-    parser.add_argument("--interval", type=float, default=0.1, help="seconds between two looks")
+    parser.add_argument("--interval", type=float, default=2.0, help="seconds between two looks")
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--keep-all", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.alone:
+        follow_alone(args.batches, args.trees, args.interval, keeps_all=args.keep_all)
+        return
+    measures = [
+        measured(args.batches, args.trees, args.interval, frees=frees) for frees in (True, False)
+    ]
+    records = Records(RESULTS / "micro_batches.json", PAGE.identity)
+    note = "Memory after the last look of each tenth; seconds are medians."
+    rows = rows_of(*measures)
+    records.add(tabled("follow", "A folder that is followed", HEAD, rows, note, digits=2))
+    publish("micro_batches", records)
+
+
+def follow_alone(looks: int, trees: int, interval: float, *, keeps_all: bool) -> None:
+    """Follow files in this process, and print what each look took."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
+    if keeps_all:
+        from dmondrian.distributed import following
+        from dmondrian.distributed.worker import tasks
+
+        for module in (following, tasks):
+            vars(module)["free_memory"] = lambda: None
     with tempfile.TemporaryDirectory() as name:
-        looks = follow_files(Path(name), args.batches, args.trees, args.interval)
-    print(report(looks))
+        print(json.dumps(follow_files(Path(name), looks, trees, interval)))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from benchmarks.records import MACHINE, REPORTS, RESULTS, Records, show_tables, 
 # Scripts without a page, and why.
 WITHOUT_PAGE = {
     "history": "asv keeps and draws its own results",
-    "micro_batches": "it prints its table",
 }
 # Pages of a script that has several, with the command for each.
 COMMANDS = {
