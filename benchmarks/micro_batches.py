@@ -75,7 +75,8 @@ PAGE = Page(
         "From the second tenth of the looks to the last, memory grows by {grown} per cent, and by"
         " {without} where nothing is freed after a look.",
         "Rows are durable {least} to {most} seconds after their file came (medians), and"
-        " {longest} at the longest.",
+        " {longest} at the longest, where looks are a tenth of a second apart; `dmondrian follow`"
+        " waits for seconds, by default.",
     ),
 )
 
@@ -160,7 +161,7 @@ def main() -> None:
     )
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--trees", type=int, default=4)
-    parser.add_argument("--interval", type=float, default=2.0, help="seconds between two looks")
+    parser.add_argument("--interval", type=float, default=0.1, help="seconds between two looks")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--keep-all", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
