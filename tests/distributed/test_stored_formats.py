@@ -29,6 +29,7 @@ from dmondrian.checkpoint import Run, migrating
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.migrating import NAME, migrate
 from dmondrian.checkpoint.model import load_model
+from dmondrian.checkpoint.raised_alerts import read_alerts
 from dmondrian.checkpoint.stream import PLACES_NAME
 from dmondrian.data import Plan
 from dmondrian.distributed import score, train
@@ -40,7 +41,10 @@ from tests.distributed.stored_formats.write import (
     SETTLED,
     answers,
     arrays,
+    frame,
     labels_for,
+    look,
+    put_rows,
     rows_for,
 )
 from tests.distributed.test_copying import stop_at
@@ -74,6 +78,7 @@ OLD = {  # formats of blobs that this version writes otherwise: of small trees, 
     "run": {"forest_1", "forest_2", "sparse_rows"},
     "drift": {"follow_2"},
 }
+FOLLOWED = {"version_1_0_0": "bab0a90: a run with late labels, held-out rows and alerts"}
 FORESTS = {"run": {"n_estimators": 2, "random_state": 7, **SETTLED}, "drift": FOLLOWING}
 
 
@@ -189,7 +194,34 @@ def test_models_of_other_algorithms_are_read_and_go_on(tmp_path: Path, name: str
     assert known.keys() == OTHERS.keys() - MISSING[name]
 
 
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_followed_run_goes_on(client: Client, tmp_path: Path, name: str) -> None:
+    stored, fresh = tmp_path / "stored", tmp_path / "fresh"
+    shutil.copytree(HERE / "followed" / name, stored)
+    fresh.mkdir()
+    pq.write_table(frame(9), fresh / "held.parquet")
+    for number in range(3):
+        put_rows(fresh, number)
+        expected = look(fresh, client)
+    put_rows(stored, 2)
+    found = look(stored, client)
+    runs = [Run.open(one.run_url) for one in (found, expected)]
+    kept = [run.latest() for run in runs]
+    assert kept[0] is not None
+    assert kept[1] is not None
+    assert kept[0].position == 180
+    assert [one["digest"] for one in kept[0].shards.values()] == [
+        one["digest"] for one in kept[1].shards.values()
+    ]
+    assert found.metrics == expected.metrics
+    held = found.held_out["checkpoints"]  # of the first look no more: held-out rows have moved
+    assert [one["position"] for one in held] == [120, 180]
+    assert held == expected.held_out["checkpoints"][1:]
+    assert [[one["row"] for one in read_alerts(run.store)["raised"]] for run in runs] == [[60]] * 2
+
+
 def test_all_that_is_stored_is_tested() -> None:
+    assert {path.name for path in (HERE / "followed").iterdir()} == FOLLOWED.keys()
     there = {path.name for path in HERE.iterdir() if (path / "run").is_dir()}
     assert there == set(FORMATS) == set(json.loads(DIGESTS.read_text()))
 

@@ -2,7 +2,8 @@
 
 ``python write.py FOLDER``, and again with ``others`` behind it for models of other algorithms, in
 an environment in which that version is installed; it needs nothing that came later than the first
-of them. `test_stored_formats.py` has how each folder was made.
+of them. With ``followed`` behind it: a run that is followed, with late labels, held-out rows and
+alerts, of versions from 1.0.0 on. `test_stored_formats.py` has how each folder was made.
 """
 
 from __future__ import annotations
@@ -148,5 +149,51 @@ def write_others(folder: Path) -> None:
         np.save(there.with_suffix(".npy"), answers(estimator, X[:24]))
 
 
+def put_rows(folder: Path, number: int) -> None:
+    """Bring rows without labels, and labels in another order, by a key."""
+    keyed = frame(number).append_column("id", pa.array(range(ROWS * number, ROWS * (number + 1))))
+    order = pa.array(np.random.default_rng(number).permutation(ROWS))
+    for name, part in (
+        ("rows", keyed.drop(["y"])),
+        ("labels", keyed.select(["id", "y"]).take(order)),
+    ):
+        (folder / name).mkdir(exist_ok=True)
+        pq.write_table(part, folder / name / f"{number}.parquet")
+
+
+def look(folder: Path, client: Any) -> Any:
+    """Follow what is there, once."""
+    import dmondrian
+    from dmondrian.distributed import follow
+
+    return follow(
+        dmondrian.AMFClassifier(n_estimators=2, random_state=7, **SETTLED),
+        folder / "rows",
+        target="y",
+        run=folder / "run",
+        labels={"data": folder / "labels", "key": "id", "out": folder / "joined"},
+        validation=folder / "held.parquet",
+        alerts={"when": ["accuracy > 0", "log_loss > 9"]},
+        once=True,
+        n_shards=2,
+        client=client,
+    )
+
+
+def write_followed(folder: Path) -> None:
+    """Write a run that looked twice."""
+    from dask.distributed import Client, LocalCluster
+
+    folder.mkdir(parents=True)
+    pq.write_table(frame(9), folder / "held.parquet")
+    threads = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
+    with LocalCluster(**threads, dashboard_address=None) as cluster, Client(cluster) as client:
+        for number in range(2):
+            put_rows(folder, number)
+            look(folder, client)
+
+
+WAYS = {"others": write_others, "followed": write_followed}
+
 if __name__ == "__main__":
-    (write_others if sys.argv[2:] else main)(Path(sys.argv[1]).resolve())
+    (WAYS[sys.argv[2]] if sys.argv[2:] else main)(Path(sys.argv[1]).resolve())
