@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,10 +34,13 @@ def broker() -> Iterator[tuple[Any, dict[str, str]]]:
     producer.flush(30.0)
 
 
-def send(producer: Any, topic: str, numbers: range) -> None:
+def message(i: int) -> dict[str, Any]:
+    return {"x": i * 7 % 100 / 100, "k": i % 3, "y": "ab"[i * 7 % 100 > 50], "other": i}
+
+
+def send(producer: Any, topic: str, numbers: range, partitions: int = 2) -> None:
     for i in numbers:
-        message = {"x": i * 7 % 100 / 100, "k": i % 3, "y": "ab"[i * 7 % 100 > 50], "other": i}
-        producer.produce(topic, json.dumps(message).encode(), partition=i % 2)
+        producer.produce(topic, json.dumps(message(i)).encode(), partition=i % partitions)
     assert producer.flush(30.0) == 0
 
 
@@ -71,6 +77,44 @@ def test_a_topic_is_learned_once_over_restarts(
         by_files = train(forest(), tmp_path / "files", run=tmp_path / "by_files", **options)
         assert digests(run) == digests(by_files)
     assert source.asked == [Position(), Position(300, {0: 150, 1: 150})]
+
+
+def learned_rows(run: Path) -> int:
+    return max((int(path.stem) for path in (run / "manifests").glob("*.json")), default=0)
+
+
+def wait_for(rows: int, run: Path, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 120.0
+    while learned_rows(run) < rows:
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_follower_that_is_killed_learns_each_message_once(
+    broker: tuple[Any, dict[str, str]], client: Client, tmp_path: Path
+) -> None:
+    producer, config = broker
+    run = tmp_path / "run"
+    words = [sys.executable, "-m", "tests.distributed.kafka_follower", config["bootstrap.servers"]]
+    send(producer, "kills", range(100), 1)
+    for sent, more in ((100, 300), (400, 200), (600, 0)):
+        process = subprocess.Popen([*words, str(run)])
+        try:
+            wait_for(sent, run, process)
+            if more:
+                send(producer, "kills", range(sent, sent + more), 1)
+                wait_for(sent + 1, run, process)  # amid the messages that came
+        finally:
+            process.kill()
+            process.wait()
+    (tmp_path / "files").mkdir()
+    rows = pa.Table.from_pylist([message(i) for i in range(600)], SCHEMA)
+    for number, part in enumerate((rows.slice(0, 100), rows.slice(100))):
+        pq.write_table(part, tmp_path / f"files/{number}.parquet")
+        by_files = train(forest(), tmp_path / "files", target="y", run=tmp_path / "by_files",
+                         client=client)  # fmt: skip
+    assert digests(run) == digests(by_files)
 
 
 def test_what_a_topic_lacks_is_refused(broker: tuple[Any, dict[str, str]]) -> None:
