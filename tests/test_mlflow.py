@@ -27,6 +27,7 @@ from dmondrian.checkpoint import Run
 from dmondrian.distributed import Event, train
 from dmondrian.frames import FrameModel
 from dmondrian.mlflow import LiveLog, log_run
+from tests.cli.command import finish
 from tests.distributed.conftest import ADULT, COLUMNS, forest, wait_until, worker_threads
 
 pytestmark = pytest.mark.filterwarnings(
@@ -150,6 +151,25 @@ def test_a_run_is_logged_while_it_is_trained(tracked, frame, tmp_path) -> None:
             expected = [(one[at], one["metrics"][name]) for one in expected_values]
             assert points(f"{kind}_{name}") == expected
     assert store.get_run(log.run_id).data.tags["dmondrian.event"] == "a worker was lost"
+
+
+def test_a_job_file_has_a_run_logged(tracked, frame, tmp_path) -> None:
+    frame.to_parquet(tmp_path / "rows.parquet")
+    uri = (tmp_path / "of_the_job").as_uri()
+    (tmp_path / "job.toml").write_text(
+        '[data]\npath = "rows.parquet"\ntarget = "income"\n'
+        '[forest]\nalgorithm = "amf-classifier"\nn_estimators = 1\nfeature_scales = "none"\n'
+        '[run]\npath = "run"\ncheckpoint_every = "1000 rows"\n'
+        "[cluster]\nworkers = 1\nthreads = 1\n"
+        f'[mlflow]\nuri = "{uri}"\nexperiment = "jobs"\n'
+    )
+    finish("train", tmp_path / "job.toml")  # MLflow keeps the experiment for its process
+    store = tracked.MlflowClient(uri)
+    experiment = store.get_experiment_by_name("jobs")
+    (logged,) = store.search_runs([experiment.experiment_id])
+    assert logged.info.status == "FINISHED"
+    points = store.get_metric_history(logged.info.run_id, "durable_rows")
+    assert [point.step for point in points] == [1000, 2000]
 
 
 def test_a_live_log_goes_on_with_a_run_and_tells_how_one_ended(tracked) -> None:

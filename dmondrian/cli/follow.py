@@ -20,6 +20,7 @@ from dmondrian.cli.job import (
     metrics_options,
     read_job,
 )
+from dmondrian.cli.live_log import live_log
 from dmondrian.cli.output import Output
 from dmondrian.cli.train import cluster_of
 
@@ -78,7 +79,7 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
         output.event("joined", asdict(joined))
         output.text(_joined_text(joined))
 
-    with cluster_of(job) as cluster:
+    with cluster_of(job) as cluster, live_log(job) as log:
         try:
             run = distributed.follow(
                 estimator,
@@ -96,6 +97,7 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
                 progress=output.follow,
                 validation=job.validation,
                 alerts=job.alerts,
+                on_event=log,
                 lags=job.lags,
                 **metrics_options(job, arguments.metrics_port),
                 **options,

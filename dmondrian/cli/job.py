@@ -105,6 +105,7 @@ class Job:
     labels: dict[str, Any] | None = None
     lags: dict[str, Any] | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
+    mlflow: dict[str, Any] | None = None
     search: dict[str, Any] | None = None
 
 
@@ -159,6 +160,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
         validation=tables.get("validation", {}).get("path"),
         alerts=tables.get("alerts"),
         metrics=tables.get("metrics", {}),
+        mlflow=tables.get("mlflow"),
         search=tables.get(SEARCH),
     )
 

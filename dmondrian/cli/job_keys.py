@@ -112,6 +112,13 @@ TABLES: dict[str, dict[str, Key]] = {
         "port": Key("integer", "serve metrics for Prometheus at this port", True, minimum=0),
         "host": Key("string", "address to serve them at; by default for this machine alone"),
     },
+    "mlflow": {
+        "uri": Key(
+            "string", "of MLflow's tracking server or folder; by default what MLflow is set to"
+        ),
+        "experiment": Key("string", "its name"),
+        "run_id": Key("string", "MLflow's run to go on with; by default a new one"),
+    },
     "cluster": {
         "scheduler": Key("string", '"local", an address, or a scheduler file'),
         "workers": Key("integer", "local worker processes", minimum=1),

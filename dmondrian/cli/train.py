@@ -21,6 +21,7 @@ from dmondrian.cli.job import (
     metrics_options,
     read_job,
 )
+from dmondrian.cli.live_log import live_log
 from dmondrian.cli.output import Output
 from dmondrian.cli.score import (
     held_out_lines,
@@ -59,7 +60,7 @@ def run_job(job: Job, output: Output, detach: bool = False, metrics_port: int | 
         check_score_options(wanted)
     if detach:
         return _detach(job, estimator, options, wanted, output)
-    with cluster_of(job) as cluster:
+    with cluster_of(job) as cluster, live_log(job) as log:
         run = distributed.train(
             estimator,
             job.data["path"],
@@ -70,6 +71,7 @@ def run_job(job: Job, output: Output, detach: bool = False, metrics_port: int | 
             else lambda plan: check_readable(wanted, plan.schema, job.lags),
             validation=job.validation,
             alerts=job.alerts,
+            on_event=log,
             lags=job.lags,
             **metrics_options(job, metrics_port),
             **options,
@@ -104,6 +106,8 @@ def _detach(
 
     if job.metrics:
         output.note("[metrics] is not for --detach: nobody knows the machine that would serve them")
+    if job.mlflow is not None:
+        output.note("[mlflow] is not for --detach: this process, which logs, does not wait")
     if job.cluster.get("scheduler", LOCAL) == LOCAL:
         raise JobError(
             "--detach: a local cluster ends with this command; expected [cluster] scheduler, the "
