@@ -41,16 +41,12 @@ def search(arguments: argparse.Namespace, output: Output) -> int:
     url = f"{str(job.run['path']).rstrip('/')}/{FOLDER}"
     options = {key: value for key, value in job.data.items() if key not in _PLAN_KEYS}
     asked = job.search or {}
-    data = job.data["path"]
     if job.lags is not None:  # in the run's folder, where training finds them
-        from dmondrian.distributed.training.lagged_data import write_lags
-
-        target, time = job.data["target"], job.data.get("time")
-        data = write_lags(job.run["path"], job.lags, data, target, time)
+        options |= {"lags": job.lags, "run": job.run["path"]}
     with cluster_of(job) as cluster:
         found = distributed.search(
             estimators,
-            data,
+            job.data["path"],
             target=job.data["target"],
             folder=url,
             **({"rows": asked["rows"]} if "rows" in asked else {}),

@@ -30,6 +30,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -47,6 +48,7 @@ from dmondrian.data.columns import partition_array, partition_types, require
 from dmondrian.data.extend import extend_plan
 from dmondrian.data.footers import open_parquet, read_columns
 from dmondrian.data.keyed_lags import KeyedLags
+from dmondrian.data.lag_origins import NAME, Origin, in_words_of_data
 from dmondrian.data.lag_settings import in_words, lags_of, lags_of_labels
 from dmondrian.data.make import footers_of, groups_of
 from dmondrian.data.plan import Plan, arrange
@@ -55,12 +57,14 @@ from dmondrian.data.schema import Column, Schema
 from dmondrian.data.source import Source, is_local
 from dmondrian.data.tables import without_views
 from dmondrian.errors import (
+    CheckpointError,
     CorruptError,
     DataError,
     FencedError,
     NotFoundError,
     ParameterError,
     SchemaError,
+    StoreError,
 )
 from dmondrian.store import Store, open_store
 
@@ -76,7 +80,6 @@ REPORTED = 30.0
 
 _log = logging.getLogger("dmondrian")
 _ABOUT = b"dmondrian.lagged"
-_NAME = re.compile(r"\d{15}\.parquet")
 _STATE = re.compile(rf"{STATES}/(\d{{15}})\.parquet")
 _EPOCH, _SPAN = 10**18, 10**17  # nanoseconds since 1970: of 2001, and three years
 
@@ -99,7 +102,7 @@ class _Identity:
 
 def is_of_rows(name: str) -> bool:
     """Return whether a file of a folder is one of rows with lags."""
-    return _NAME.fullmatch(name) is not None
+    return NAME.fullmatch(name) is not None
 
 
 def source_of(uri: str) -> str | None:
@@ -151,6 +154,8 @@ class LaggedFiles:
     ) -> None:
         self._store = open_store(out)
         self._settings, self._target, self._time = dict(settings), target, time_column
+        self._followed: dict[str, Origin] = {}  # files that `follow_on` returned
+        self._places: dict[str, list[tuple[_Identity, int, int]]] = {}  # by list of files
 
     @property
     def out(self) -> str:
@@ -309,20 +314,59 @@ class LaggedFiles:
                         "its rows yet: let it go on first, by the command that trains it"
                     )
                 own = self._own(names, identity.uri, *there[1:])
+                positions = [_at(uri.rpartition("/")[2]) for uri in own]
+                its = [Origin(identity.uri, position - there[1]) for position in positions]
                 if not set(own).isdisjoint(found):
                     own = [self._copy(uri, out, written + at) for at, uri in enumerate(own)]
                     written += there[2] - there[1]
                 found += own
+                self._followed |= zip(own, its, strict=True)
                 continue
             alone = [block for block in plan.blocks if start <= block.position < stop]
+            at = 0  # rows of this file
             for uri, tables in self._read(replace(plan, blocks=tuple(alone)), start):
                 data = self._encoded(uri, tables, lags, listing)[0]
                 name = _name(written)
-                written += sum(map(len, tables))
                 out.put(name, data)
                 _set_time(out, name, data)
                 found.append(f"{out.url.rstrip('/')}/{name}")
+                self._followed[found[-1]] = Origin(uri, at)
+                at += sum(map(len, tables))
+                written += sum(map(len, tables))
         return found
+
+    def origin(self, uri: str) -> Origin | None:
+        """Return where the rows of a file with lags come from; None if that is not known.
+
+        Of a file that :meth:`follow_on` returned it is the file of the source that was given.
+        """
+        if uri in self._followed:
+            return self._followed[uri]
+        folder, _, name = uri.rpartition("/")
+        if folder != self.out.rstrip("/"):
+            return None
+        try:
+            listing = self._about(name)["source"]
+            if listing not in self._places:
+                stored = self._store.get(f"{SOURCES}/{listing}.parquet")
+                self._places[listing] = _places(Plan.from_parquet(stored))
+        except (DataError, CheckpointError, StoreError):  # an error is being written already
+            return None
+        for identity, start, stop in self._places[listing]:
+            if start <= _at(name) < stop:
+                return Origin(identity.uri, _at(name) - start)
+        return None
+
+    @contextmanager
+    def errors_of_data(self, *others: str) -> Iterator[None]:
+        """Let errors name the files of the data in place of those here, and in other folders."""
+        try:
+            yield
+        except DataError as error:
+            own = in_words_of_data(error, (self.out, *others), self.origin)
+            if own is error:
+                raise
+            raise own from error
 
     def _copy(self, uri: str, out: Store, position: int) -> str:
         """Write a file of this folder to another one; return where it is."""
@@ -351,10 +395,10 @@ class LaggedFiles:
     def _written(self) -> tuple[list[str], int]:
         """Return the names of the files that are there, and the position behind the last row."""
         names = sorted(name for name in self._store.list() if "/" not in name)
-        others = [n for n in names if n.endswith(".parquet") and not _NAME.fullmatch(n)]
+        others = [n for n in names if n.endswith(".parquet") and not NAME.fullmatch(n)]
         if others:
             raise DataError(f"{self.out}/{others[0]} was not written by this; take it out")
-        names = [name for name in names if _NAME.fullmatch(name)]
+        names = [name for name in names if NAME.fullmatch(name)]
         if not names:
             return [], 0
         about = self._about(names[-1])

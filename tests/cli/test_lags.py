@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,11 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from distributed import Client
 
+from dmondrian import distributed
+from dmondrian.checkpoint.search_record import FOLDER as FOLDER_OF_SEARCH
+from dmondrian.checkpoint.search_record import read_rounds, results
+from dmondrian.cli.found_settings import combinations, estimator_of
 from dmondrian.cli.job import build_estimator, check_lags, read_job
 from dmondrian.distributed.scoring.lagged_rows import FOLDER
 from dmondrian.errors import JobError
-from tests.cli.command import call, digests, events, manifests
+from dmondrian.store import open_store
+from tests.cli.command import PROJECT, TIMEOUT, call, digests, events, manifests
 
 N = 900
 JOB = """\
@@ -96,6 +105,47 @@ def test_a_run_with_lags_is_trained_scored_and_described(job: Path, tmp_path: Pa
         assert next(both).equals(next(both))
 
 
+DROP = """
+import ctypes, os, sys
+if os.geteuid() == 0:  # one who may write wherever he likes
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def test_a_run_that_cannot_be_written_is_evaluated(job: Path, tmp_path: Path) -> None:
+    later, run, places = put(tmp_path, 600, N, "later"), tmp_path / "run", tmp_path / "places"
+    call("train", job)
+    wanted = events(call("evaluate", run, later, "--json")[0])
+    folders = [run, *(path for path in run.rglob("*") if path.is_dir())]
+    before = sorted(run.rglob("*"))
+    places.mkdir()
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        refused = subprocess.run(
+            [sys.executable, "-c", DROP, "-c", f"open({str(run / '_lags' / 'x')!r}, 'w')"],
+            capture_output=True, check=False,
+        )  # fmt: skip
+        if refused.returncode == 0:
+            pytest.skip("this user cannot be kept from writing")
+        done = subprocess.run(
+            [sys.executable, "-c", DROP, "-m", "dmondrian.cli", "evaluate", run, later, "--json",
+             "--workers", "1"],
+            env={**os.environ, "TMPDIR": str(places)}, cwd=PROJECT, capture_output=True, text=True,
+            timeout=TIMEOUT, check=False,
+        )  # fmt: skip
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    assert events(done.stdout) == wanted
+    assert f"cannot be written, so rows are written with lags to {places}" in done.stderr
+    assert not list(places.glob("dmondrian-lags-*"))
+    assert sorted(run.rglob("*")) == before
+
+
 def test_data_that_lack_what_lags_need_are_refused_before_training(
     job: Path, tmp_path: Path
 ) -> None:
@@ -107,7 +157,9 @@ def test_data_that_lack_what_lags_need_are_refused_before_training(
     assert not (tmp_path / "run" / "run.json").exists()
 
 
-def test_a_search_writes_rows_where_its_run_reads_them(job: Path, tmp_path: Path) -> None:
+def test_a_search_writes_rows_where_its_run_reads_them(
+    job: Path, shared: str, tmp_path: Path
+) -> None:
     call("train", job, "--set", f"run.path={tmp_path / 'plain'}")
     table = "\n[search]\nrows = 400\nn_estimators = [1, 2]\ncandidates = 2\n"
     job.write_text(job.read_text() + table)
@@ -118,6 +170,19 @@ def test_a_search_writes_rows_where_its_run_reads_them(job: Path, tmp_path: Path
     assert best["position"] == 600
     assert "_lags" in {path.name for path in found.iterdir()}
     assert not (found / "search" / "_lags").exists()
+    again = read_job(job)
+    with Client(shared) as client:
+        own = distributed.search(
+            [estimator_of(again, one) for one in combinations(again)], tmp_path / "data",
+            target="sold", rows=400, folder=tmp_path / "own", lags=again.lags, client=client,
+        )  # fmt: skip
+    by_command = read_rounds(open_store(found / FOLDER_OF_SEARCH))
+    assert own.candidates == results(by_command, 2)
+    assert own.rounds == by_command[0]["rounds"]
+    folders = found / "_lags", tmp_path / "own" / "_lags"
+    one, other = (pq.read_table(next(place.glob("*.parquet"))) for place in folders)
+    assert one.equals(other)
+    assert "lag_2(sold)" in one.column_names
     if len(best["shards"]) == 2:
         assert digests(found) == digests(tmp_path / "plain")
 

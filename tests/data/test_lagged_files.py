@@ -248,6 +248,57 @@ def read(uris: list[str]) -> pa.Table:
     return pa.concat_tables([pq.read_table(uri).replace_schema_metadata() for uri in uris])
 
 
+def test_each_file_names_the_rows_that_it_is_made_of(tmp_path: Path) -> None:
+    rows, out = series(), tmp_path / "out"
+    put(rows.slice(0, 200), tmp_path / "data", [110])
+    files(out).take(tmp_path / "data")
+    files(out).take(put(rows.slice(200, 40), tmp_path / "data", [])[0].parent)
+    later = put(rows.slice(240), tmp_path / "later", [30])
+    copies = [tmp_path / "copy.parquet", tmp_path / "twin.parquet"]
+    for copy in copies:
+        copy.write_bytes((tmp_path / "data" / "001.parquet").read_bytes())
+    lagged = files(out)
+    found = lagged.follow_on([copies[0], *later, copies[1]], open_store(tmp_path / "scored"))
+    own = [str(path) for path in sorted(out.glob("*.parquet"))]
+    for uris, asked, wanted in (
+        (found, lagged, [copies[0], *later, copies[1]]),
+        (own, files(out), sorted((tmp_path / "data").glob("*"))),  # as another process finds it
+    ):
+        seen: dict[str, int] = {}
+        for uri in uris:
+            origin = asked.origin(uri)
+            assert origin is not None
+            assert origin.first == seen.get(origin.uri, 0)
+            there = pq.read_table(uri).select(rows.column_names).to_pylist()
+            its = pq.read_table(origin.uri).slice(origin.first, len(there)).to_pylist()
+            assert there == its
+            seen[origin.uri] = origin.first + len(there)
+        assert seen == {str(path): pq.read_metadata(path).num_rows for path in wanted}
+    assert lagged.origin(str(later[0])) is None
+    assert lagged.origin(f"{out}/000000000000007.parquet") is None
+
+
+def test_errors_name_the_files_of_the_data(tmp_path: Path) -> None:
+    rows, out = series(60), tmp_path / "out"
+    (path,) = put(rows, tmp_path / "data", [])
+    files(out).take(path)
+    place = f"{out}/000000000000030.parquet"
+    for error, words in (
+        (DataError(f"no label at {place}, row 4: why"), f"no label at {path}, row 34: why"),
+        (SchemaError(f"{place}: 'x' is text"), f"{path}: 'x' is text"),
+        (
+            DataError(f"{place} cannot be decoded"),
+            f"{place} cannot be decoded. {place} is made of {path}, from its row 30 on, with lags",
+        ),
+        (DataError(f"at {out}/notes, row 4"), f"at {out}/notes, row 4"),
+        (PlanError(f"{out}/{7:015d}.parquet is gone"), f"{out}/{7:015d}.parquet is gone"),
+    ):
+        with pytest.raises(type(error)) as found, files(out).errors_of_data():
+            raise error
+        assert str(found.value) == words
+        assert type(found.value) is type(error)
+
+
 def test_nothing_follows_on_without_rows(tmp_path: Path) -> None:
     put(series(), tmp_path / "data", [])
     with pytest.raises(DataError, match="has no rows, and lags of new rows begin"):

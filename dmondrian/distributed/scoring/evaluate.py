@@ -113,7 +113,8 @@ def evaluate(
     data : str, path or sequence of them
         Parquet files, folders, globs or URLs, with the target if there is one. Of a run with
         ``lags`` as in :func:`dmondrian.distributed.score`; the rows are written into the run's
-        folder, and deleted at the end.
+        folder, or, where that cannot be written, into a temporary one of this machine, and deleted
+        at the end.
     client : Client or None
         A cluster of the caller; by default this machine.
     n_workers, threads : int or None

@@ -29,10 +29,12 @@ from dmondrian._text.wording import counted
 from dmondrian.checkpoint import document
 from dmondrian.checkpoint.search_record import ASKED, ROUNDS, read_rounds, results
 from dmondrian.data import Plan, make_plan
+from dmondrian.data.lag_settings import checked_lags
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.cluster.client import Connection, warm
 from dmondrian.distributed.searching.advance import PLAN, Advance, Candidate, advance
 from dmondrian.distributed.searching.halving import dealt, going_on, rounds
+from dmondrian.distributed.training.lagged_data import about_lagged, write_lags
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
 from dmondrian.distributed.training.run_setup import IN_MEMORY, weighted
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -84,6 +86,8 @@ def search(
     target: str,
     folder: str | os.PathLike[str],
     rows: int = ROWS,
+    lags: Mapping[str, Any] | None = None,
+    run: str | os.PathLike[str] | None = None,
     client: Client | None = None,
     n_workers: int | None = None,
     threads: int | None = None,
@@ -108,6 +112,13 @@ def search(
         Folder or URL of the search.
     rows : int
         Rows of the stream that the last round ends at; all, if there are fewer.
+    lags : mapping or None
+        Earlier values of a series as columns, as of :func:`dmondrian.distributed.train`; `data` and
+        `plan_options` go without them. All rows of the data are written with their lags.
+    run : str, path or None
+        Folder or URL of the run that is trained with what is found, where lags are wanted: the rows
+        with them are written into it, and training with the same lags and data does not write them
+        again. By default they are written into `folder`.
     client, n_workers, threads
         As of :func:`dmondrian.distributed.train`.
     **plan_options
@@ -120,11 +131,12 @@ def search(
     Raises
     ------
     ParameterError
-        Estimators cannot be compared, or there are too many.
+        Estimators cannot be compared, or there are too many; or a lag is not allowed, such as one
+        of a label that is not known yet.
     DataError
         As of :func:`dmondrian.distributed.train`.
     CheckpointError
-        The folder is of another search.
+        The folder is of another search, or the run has other lags.
     ClusterError
         Workers were lost beyond recovery.
     """
@@ -132,8 +144,41 @@ def search(
     check_comparable(estimators)
     if isinstance(rows, bool) or rows < 1:
         raise ParameterError(f"rows is {rows!r}; expected an integer of at least 1")
+    if run is not None and lags is None:
+        raise ParameterError("run is where rows with lags are written: give lags too, or leave it")
+    wanted = None if lags is None else _checked_lags(lags, estimators, target, plan_options)
     store = open_store(folder)
     store.probe()
+    place = store.url if run is None else open_store(run).url
+    if wanted is not None:
+        data = write_lags(place, wanted, data, target, plan_options.get("time"))
+    with about_lagged(place, wanted):
+        return _search(
+            store, estimators, data, target, rows, client, n_workers, threads, plan_options
+        )
+
+
+def _checked_lags(
+    lags: Mapping[str, Any], estimators: Sequence[Any], target: str, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return settings of lags that all estimators can have."""
+    is_shuffled = bool(options.get("shuffle"))
+    delays = dict.fromkeys(getattr(one, "delay", 1) for one in estimators)
+    return [checked_lags(lags, target, delay, is_shuffled) for delay in delays][-1]
+
+
+def _search(
+    store: Store,
+    estimators: Sequence[Any],
+    data: Any,
+    target: str,
+    rows: int,
+    client: Client | None,
+    n_workers: int | None,
+    threads: int | None,
+    plan_options: Mapping[str, Any],
+) -> Searched:
+    """Search over data that have all columns."""
     plan = _plan(store, estimators, data, target, plan_options)
     asked = {
         "estimators": [[one.algorithm, plain_params(one)] for one in estimators],

@@ -26,6 +26,7 @@ from dmondrian.data.encode import encode_target
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.training.kept_plan import kept_plan
 from dmondrian.distributed.training.run_setup import IN_MEMORY
+from dmondrian.distributed.training.unlearned_files import advice
 from dmondrian.errors import CheckpointError, DataError, ParameterError
 
 ROUND_ROWS = 1 << 20
@@ -106,20 +107,11 @@ def about_batches(files: BatchFiles | None) -> Iterator[None]:
         if files is None or named is None:
             raise
         plan = kept_plan(files.out.removesuffix(f"/{BATCHES}"))
-        if plan is not None and named[0] in set(plan.table.uris()):
-            advice = (
-                "a checkpoint is of a stream that has this file: mend the source and train a new "
-                "run, in another folder; or train one with the option that is named above, if one "
-                "is. The checkpoints that are there can still be used to score"
-            )
-        else:
-            advice = (
-                "mend the source, delete this file and all with higher numbers, of which nothing "
-                "is learned yet, and run the same again"
-            )
+        is_of_checkpoint = plan is not None and named[0] in set(plan.table.uris())
+        what = advice("the source", files.out, named[0].rpartition("/")[2], is_of_checkpoint)
         raise type(error)(
             f"{error}. The files in {files.out} are made of the batches of the source, and what "
-            f"they hold is not asked for again: {advice}"
+            f"they hold is not asked for again: {what}"
         ) from error
 
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.stream import LAGS
-from dmondrian.data.lag_settings import checked_lags
+from dmondrian.data.lag_origins import NAME, in_words_of_data
 from dmondrian.data.lagged_files import lagged_files, source_of
 from dmondrian.distributed.training.kept_plan import kept_plan
+from dmondrian.distributed.training.unlearned_files import advice
 from dmondrian.errors import CheckpointError, DataError, ParameterError
 from dmondrian.store import open_store
 
@@ -34,9 +35,8 @@ def write_lags(
     DataError
         As of :meth:`dmondrian.data.lagged_files.LaggedFiles.take`.
     """
-    asked = checked_lags(lags, target)
-    refuse_other_lags(url, asked)
-    files = lagged_files(open_store(url).url, asked, target, time)
+    refuse_other_lags(url, lags)
+    files = lagged_files(open_store(url).url, lags, target, time)
     files.take(data)
     return files.out
 
@@ -101,45 +101,36 @@ WHY = {
 
 @contextmanager
 def about_lagged(url: str, settings: Mapping[str, Any] | None) -> Iterator[None]:
-    """Add to errors of data what to do about rows with lags that cannot be learned."""
+    """Let errors of data name its files, and add what to do about rows that cannot be learned."""
     try:
         yield
     except DataError as error:
         folder = f"{url.rstrip('/')}/{LAGS}"
-        named = re.search(rf"{re.escape(folder)}/(\d{{15}}\.parquet)", str(error))
+        named = re.search(rf"{re.escape(folder)}/({NAME.pattern})", str(error))
         if settings is None or named is None:
             raise
-        raise type(error)(f"{error}. {_advice(url, folder, named[1])}") from error
+        files = lagged_files(url, settings, None)
+        own = in_words_of_data(error, [folder], files.origin)
+        raise type(error)(f"{own}. {_advice(url, folder, named[1])}") from error
 
 
 def _advice(url: str, folder: str, name: str) -> str:
     """Return what to do about a file with a row that cannot be learned."""
-    first, made_of = _first_of_same_data(url, folder, name)
-    plan = kept_plan(url)
-    made = f"{name} is made of {made_of}, with lags"
-    if plan is not None and plan.n_rows > int(first.partition(".")[0]):
-        return (
-            f"{made}. The run needs these rows as they are, since its checkpoints are of a stream "
-            "that has them: other rows cannot take their place. Mend the data and train a new run, "
-            "in another folder; or train a new run with the option that is named above, if one is. "
-            "The checkpoints that are there can still be used to score"
-        )
-    return (
-        f"{made}: mend the data, delete {first} in {folder} and all files there with higher "
-        "numbers, of which nothing is learned yet, and run the same again"
-    )
+    first, plan = _first_of_same_data(url, folder, name), kept_plan(url)
+    is_of_checkpoint = plan is not None and plan.n_rows > int(first.partition(".")[0])
+    what = advice("the data", folder, first, is_of_checkpoint)
+    return f"The run learns these rows from files in which they have lags: {what}"
 
 
-def _first_of_same_data(url: str, folder: str, name: str) -> tuple[str, str]:
-    """Return the first file with rows of the same file of the data, and the name of that."""
-    store = open_store(url)
-    names = [one.rpartition("/")[2] for one in store.list(LAGS) if one.count("/") == 1]
+def _first_of_same_data(url: str, folder: str, name: str) -> str:
+    """Return the first file with rows of the same file of the data."""
+    names = [one.rpartition("/")[2] for one in open_store(url).list(LAGS) if one.count("/") == 1]
     first, made_of = name, source_of(f"{folder}/{name}")
     for one in sorted((one for one in names if one < name), reverse=True):
         if made_of is None or source_of(f"{folder}/{one}") != made_of:
             break
         first = one
-    return first, made_of or "the data"
+    return first
 
 
 def _shown(settings: Mapping[str, Any] | None, name: str) -> str:

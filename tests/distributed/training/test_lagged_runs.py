@@ -23,7 +23,18 @@ from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.merging import merge
 from dmondrian.data import lagged_files
-from dmondrian.distributed import TrainedRun, evaluate, follow, forget, grow, score, submit, train
+from dmondrian.distributed import (
+    Searched,
+    TrainedRun,
+    evaluate,
+    follow,
+    forget,
+    grow,
+    score,
+    search,
+    submit,
+    train,
+)
 from dmondrian.distributed.scoring.lagged_rows import FOLDER
 from tests.distributed.conftest import PATIENCE, digests, table_of
 
@@ -258,6 +269,44 @@ def test_a_scoring_that_fails_leaves_no_rows_and_goes_on(
     assert [path.name for path in (tmp_path / "killed" / FOLDER).iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.parametrize("measure", [score, evaluate])
+def test_errors_about_rows_with_lags_name_the_files_of_the_data(
+    fit: Fit, client: Client, tmp_path: Path, measure: Callable[..., object]
+) -> None:
+    put(series(), tmp_path / "data", 0, 900)
+    run = fit("run").run_url
+    given = [] if measure is evaluate else [tmp_path / "scores"]
+    first = put(series(), tmp_path / "later", 900, 1000)
+    bad: list[tuple[str, Any, str]] = [
+        ("price", np.inf, r"the column 'price' is infinite at {}, row 170: expected"),
+        ("day", None, r"{} has columns of other types than the training data: 'day'"),
+    ]
+    if measure is evaluate:
+        bad.append(("sold", np.nan, r"'sold' is missing in 1 row, first at {}, row 170: fill"))
+    for name, value, words in bad:
+        frame = series()
+        if value is None:
+            frame["day"] = np.arange(N)
+        else:
+            frame.loc[1170, name] = value
+        second = put(frame, tmp_path / "later", 1000, N)
+        with pytest.raises(DataError, match=words.format(second)) as refused:
+            measure(run, [first, second], *given, client=client)
+        assert FOLDER not in str(refused.value)
+        assert "_lags" not in str(refused.value)
+
+
+def test_types_that_differ_are_named_by_the_files_of_the_data(fit: Fit, tmp_path: Path) -> None:
+    first = put(series(), tmp_path / "data", 0, 300)
+    frame = series()
+    frame["day"] = np.arange(N)
+    second = put(frame, tmp_path / "data", 300, 600)
+    with pytest.raises(SchemaError, match=f"'day' is .* in {first} but int64 in {second}") as found:
+        fit("run")
+    lagged = tmp_path / "run" / "_lags"
+    assert f"mend the data, delete {0:015d}.parquet in {lagged} and all" in str(found.value)
+
+
 def test_trees_are_added_and_copies_go_on(fit: Fit, plain: Fit, client: Client, tmp_path) -> None:
     put(series(), tmp_path / "data", 0, 900)
     run = fit("run", estimator=small_forest(n_estimators=2)).run_url
@@ -285,6 +334,44 @@ def test_an_unfinished_run_is_copied_with_the_rows_it_needs(
     copy_model(f"{run}@600", tmp_path / "copy")
     shutil.rmtree(run)
     assert digests(fit("copy")) == digests(plain())
+
+
+def test_a_search_adds_lags_once_for_itself_and_its_run(
+    fit: Fit, client: Client, tmp_path: Path
+) -> None:
+    def found(data: str, **options: Any) -> Searched:
+        forests = [small_forest(n_estimators=n) for n in (1, 2, 3)]
+        place = tmp_path / f"search_of_{data}"
+        options = {"folder": place, "rows": 400, "client": client, "target": "sold", **options}
+        return search(forests, tmp_path / data, **options)
+
+    put(series(), tmp_path / "data", 0, 600)
+    put(by_hand(), tmp_path / "made", 0, 600)
+    by_lags = found("data", lags=LAGS, run=tmp_path / "run")
+    assert by_lags == found("made")
+    assert len({one["loss"] for one in by_lags.candidates}) == 3
+    written = {p: p.stat().st_mtime_ns for p in (tmp_path / "run" / "_lags").glob("*.parquet")}
+    assert len(written) == 4
+    winner = small_forest(n_estimators=1 + by_lags.winner)
+    assert fit("run", estimator=winner).summary["rows"] == 600
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    assert not (tmp_path / "search_of_data" / "_lags").exists()
+    with pytest.raises(CheckpointError, match=r"\[lags\] lags: \[1, 4\] there, \[2\] here"):
+        found("data", lags={**LAGS, "lags": 2}, run=tmp_path / "run")
+    with pytest.raises(ParameterError, match="run is where rows with lags are written: give lags"):
+        found("data", run=tmp_path / "run")
+    with pytest.raises(ParameterError, match="and shuffle mixes the rows"):
+        found("data", lags=LAGS, shuffle=True)
+    late = [small_forest(), small_forest(drift="follow", delay=2, feature_scales=None)]
+    place = tmp_path / "late"
+    with pytest.raises(ParameterError, match="whose labels come 2 rows together"):
+        search(late, tmp_path / "data", target="sold", folder=place, lags=LAGS, client=client)
+    assert not place.exists()
+    frame = series()
+    frame.loc[590, "price"] = np.inf
+    bad = put(frame, tmp_path / "wrong", 0, 600)
+    with pytest.raises(DataError, match=f"is infinite at {bad}, row 590|first at {bad}, row 590"):
+        found("wrong", lags=LAGS)
 
 
 def test_what_cannot_be_right_with_lags_is_refused(fit: Fit, client, tmp_path: Path) -> None:
@@ -333,9 +420,10 @@ def test_rows_that_cannot_be_learned_are_mended_in_the_data(
     put(series(), tmp_path / "data", 900, N)
     with pytest.raises(DataError, match=r"the target 'sold' is missing") as refused:
         fit("run")
+    assert f"first at {path}, row {bad - 600}: fill them in" in str(refused.value)
     # Not the file with the row alone: all that are made of the same file of the data.
-    assert f"is made of {path}, with lags: mend the data" in str(refused.value)
-    assert "delete 000000000000600.parquet in" in str(refused.value)
+    lagged = tmp_path / "run" / "_lags"
+    assert f"mend the data, delete 000000000000600.parquet in {lagged} and" in str(refused.value)
     put(series(), tmp_path / "data", 600, 900)
     for name in (tmp_path / "run" / "_lags").glob("*.parquet"):
         if int(name.stem) >= 600:
@@ -363,7 +451,7 @@ def test_rows_behind_a_checkpoint_of_their_stream_are_not_said_to_be_mended(
         with pytest.raises(DataError, match=r"the target 'sold' is missing") as refused:
             fit("run")
         assert 600 < max(Run.open(tmp_path / "run").manifests()) <= bad
-        assert "The run needs these rows as they are" in str(refused.value)
+        assert "a checkpoint is of a stream that has these rows" in str(refused.value)
         assert "train a new run, in another folder" in str(refused.value)
         assert "delete" not in str(refused.value)
     # What it does not say would be refused, and what it says is another run, of mended data.
@@ -372,7 +460,7 @@ def test_rows_behind_a_checkpoint_of_their_stream_are_not_said_to_be_mended(
     for name in (tmp_path / "run" / "_lags").glob("*.parquet"):
         if int(name.stem) >= (600 if bad < 7200 else 7200):
             name.unlink()
-    with pytest.raises(DataError, match=r"changed.*The run needs these rows as they are"):
+    with pytest.raises(DataError, match=r"changed.*with lags.*other rows cannot take their place"):
         fit("run")
     assert fit("new").summary["rows"] == len(good)
 
