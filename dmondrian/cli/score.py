@@ -159,7 +159,7 @@ def _plain_lines(metrics: Mapping[str, Any]) -> list[str]:
 
 def _stream_lines(metrics: Mapping[str, Any]) -> list[str]:
     """Return a table: metrics so far, of the last rows and faded; baselines below each."""
-    from dmondrian.distributed.metrics.baselines import BASELINE_NAMES
+    from dmondrian.distributed.metrics.baselines import baseline_in_words
 
     window, faded = metrics["window"], metrics["faded"]
     spans = [metrics, window, faded]
@@ -173,7 +173,7 @@ def _stream_lines(metrics: Mapping[str, Any]) -> list[str]:
         for baseline in window["baselines"]:
             of = [span.get("baselines", {}).get(baseline, {}).get(name) for span in spans]
             values = ["" if value is None else shown(value) for value in of]
-            rows.append([f"  baseline: {BASELINE_NAMES[baseline]}", *values])
+            rows.append([f"  baseline: {baseline_in_words(baseline)}", *values])
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

@@ -33,7 +33,7 @@ from dmondrian.data.arrow_values import (
     flatten,
 )
 from dmondrian.data.cyclic_parts import CENTRE, FIRST_WEEKDAY, cyclic_part
-from dmondrian.data.schema import CYCLIC_PARTS, Column, Schema
+from dmondrian.data.schema import CYCLIC_PARTS, Column, Label, Schema
 from dmondrian.data.tables import Where
 from dmondrian.data.target import as_labels
 from dmondrian.data.text_words import word_features
@@ -113,10 +113,7 @@ def encode_target(
             "expected finite numbers; correct the row, or take such rows out of the data; a model "
             'that was trained with null_target="drop" passes over them'
         )
-    labels, codes = as_labels(column, str(schema.target))
-    places = {label: i for i, label in enumerate(schema.classes)}
-    index = np.array([places.get(label, -2) for label in labels] or [-2], dtype=np.int64)
-    index = np.where(codes >= 0, index[np.maximum(codes, 0)], -1)
+    index, labels, codes = _class_indices(schema.classes, column, str(schema.target))
     unknown = index == -2
     if unknown.any():
         row = int(unknown.argmax())
@@ -128,6 +125,29 @@ def encode_target(
         )
     missing = index < 0
     return index.astype(np.float64), missing if missing.any() else None
+
+
+def encode_earlier_labels(schema: Schema, column: pa.ChunkedArray | pa.Array) -> FloatArray:
+    """Return labels of earlier rows as `encode_target` has them, float64 [n]; nan for none.
+
+    A label that the schema does not know, and an infinite value, are none.
+    """
+    if schema.classes is None:
+        values, null = as_numbers(column)
+        is_known = np.isfinite(values) if null is None else np.isfinite(values) & ~null
+        return np.where(is_known, values, np.nan)
+    index = _class_indices(schema.classes, column, str(schema.target))[0]
+    return np.where(index >= 0, index, np.nan)
+
+
+def _class_indices(
+    classes: tuple[Label, ...], column: pa.ChunkedArray | pa.Array, name: str
+) -> tuple[IntArray, list[Label], IntArray]:
+    """Return classes int64 [n], -1 for null and -2 for an unknown one; labels and codes of them."""
+    labels, codes = as_labels(column, name)
+    places = {label: i for i, label in enumerate(classes)}
+    index = np.array([places.get(label, -2) for label in labels] or [-2], dtype=np.int64)
+    return np.where(codes >= 0, index[np.maximum(codes, 0)], -1), labels, codes
 
 
 def encode_weight(schema: Schema, column: pa.ChunkedArray | pa.Array, where: Where) -> FloatArray:

@@ -117,6 +117,16 @@ def lags_of_labels(settings: Mapping[str, Any], target: str | None) -> dict[int,
     return {lag: lag_name(target, lag) for lag in settings["lags"]}
 
 
+def lag_of_key(settings: Mapping[str, Any] | None, target: str | None) -> int | None:
+    """Return how many rows of the same key back the newest label is that a row has as a lag.
+
+    None where no label of the same key is a lag.
+    """
+    if settings is None or settings["key"] is None:
+        return None
+    return min(lags_of_labels(settings, target), default=None)
+
+
 def in_words(settings: Mapping[str, Any]) -> str:
     """Return the settings of lags for people."""
     columns = ", ".join(map(repr, settings["columns"]))

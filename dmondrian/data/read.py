@@ -29,6 +29,7 @@ from dmondrian.data.chunks import Chunk
 from dmondrian.data.columns import partition_array
 from dmondrian.data.encode import (
     Matrix,
+    encode_earlier_labels,
     encode_features,
     encode_target,
     encode_times,
@@ -90,6 +91,7 @@ class Encoded:
     names: Sequence[str]  # of the features, d
     dropped: IntArray | None = None  # ascending places of dropped rows; None for none
     times: FloatArray | None = None  # float64 [n]: see `encode_times`
+    earlier: FloatArray | None = None  # float64 [n]: see `encode_earlier_labels`
 
     def between(self, start: int, stop: int) -> Encoded:
         """Return the rows at the places `start` to `stop - 1`, dropped rows included in the count.
@@ -113,6 +115,7 @@ class Encoded:
             self.names,
             dropped,
             None if self.times is None else self.times[part],
+            None if self.earlier is None else self.earlier[part],
         )
 
     def left_between(self, start: int, stop: int) -> slice:
@@ -169,7 +172,9 @@ def read_block(plan: Plan, block: Block, *, keep: Sequence[str] = ()) -> Encoded
     return read_blocks(plan, [block], keep=keep)
 
 
-def read_blocks(plan: Plan, blocks: Sequence[Block], *, keep: Sequence[str] = ()) -> Encoded:
+def read_blocks(
+    plan: Plan, blocks: Sequence[Block], *, keep: Sequence[str] = (), earlier: str | None = None
+) -> Encoded:
     """Read and encode consecutive blocks; see `read_block`."""
     if plan.bands:
         raise ValueError("the stream is mixed: read its chunks")
@@ -180,21 +185,23 @@ def read_blocks(plan: Plan, blocks: Sequence[Block], *, keep: Sequence[str] = ()
             moved = _moved_rows(plan.seed, block.group, block.group_rows)
             rows = moved[block.offset : block.offset + block.rows]
         parts.append(_Part(block, rows, again=block.rows < block.group_rows))
-    return _read(plan, parts, keep, None)
+    return _read(plan, parts, keep, None, earlier)
 
 
-def read_chunk(plan: Plan, chunk: Chunk, start: int = 0) -> Encoded:
+def read_chunk(plan: Plan, chunk: Chunk, start: int = 0, *, earlier: str | None = None) -> Encoded:
     """Read and encode one chunk of a plan; see `read_block`.
 
-    Blocks that end at or before the position `start` are not read, as their files may be gone:
-    their rows are zeros, of weight 0. A mixed chunk is read as a whole.
+    `earlier` is a column with labels of earlier rows, which are read too. Blocks that end at or
+    before the position `start` are not read, as their files may be gone: their rows are zeros, of
+    weight 0. A mixed chunk is read as a whole.
     """
     blocks = plan.blocks[chunk.first : chunk.last]
     if not plan.bands:
         rest = [block for block in blocks if block.position + block.rows > start]
         if not rest or len(rest) == len(blocks):
-            return read_blocks(plan, blocks)
-        return _behind(rest[0].position - chunk.start, read_blocks(plan, rest))
+            return read_blocks(plan, blocks, earlier=earlier)
+        there = read_blocks(plan, rest, earlier=earlier)
+        return _behind(rest[0].position - chunk.start, there)
     n_columns = len(plan.schema.columns) + 2
     n_bytes = sum(block.rows for block in blocks) * n_columns * VALUE_BYTES
     again = chunk.shares > 1 and n_bytes <= KEPT_BYTES
@@ -212,24 +219,30 @@ def read_chunk(plan: Plan, chunk: Chunk, start: int = 0) -> Encoded:
     order = permutation(plan.seed, CHUNK_ORDER + chunk.start, chunk.rows)
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
-    return _read(plan, parts, (), places)
+    return _read(plan, parts, (), places, earlier)
 
 
 def _behind(n: int, encoded: Encoded) -> Encoded:
     """Return encoded rows behind `n` rows that were not read."""
     y, weight, times, dropped = encoded.y, encoded.weight, encoded.times, encoded.dropped
+    earlier = encoded.earlier
     return replace(
         encoded,
         X=np.concatenate([np.zeros((n, encoded.X.shape[1]), dtype=np.float32), encoded.X]),
         y=None if y is None else np.concatenate([np.zeros(n), y]),
         weight=None if weight is None else np.concatenate([np.zeros(n), weight]),
         times=None if times is None else np.concatenate([np.zeros(n), times]),
+        earlier=None if earlier is None else np.concatenate([np.full(n, np.nan), earlier]),
         dropped=None if dropped is None else dropped + n,
     )
 
 
 def _read(
-    plan: Plan, parts: Sequence[_Part], keep: Sequence[str], places: IntArray | None
+    plan: Plan,
+    parts: Sequence[_Part],
+    keep: Sequence[str],
+    places: IntArray | None,
+    earlier: str | None,
 ) -> Encoded:
     """Read and encode parts of row groups; `places` are the new places of their rows, if any."""
     schema = plan.schema
@@ -239,11 +252,12 @@ def _read(
     y = None if schema.target is None else np.empty(n)
     weight = np.empty(n) if schema.has_weights else None
     times = None if schema.time is None else np.empty(n)
+    before = None if earlier is None else np.empty(n)
     missing: BoolArray | None = None
     first_missing = ""
     kept: list[pa.Table] = []
     start = 0
-    for columns, some in joined(_tables(plan, parts, keep)):
+    for columns, some in joined(_tables(plan, parts, keep, earlier)):
         where = _locator(some)
         stop = start + sum(map(len, some))
         try:
@@ -259,6 +273,9 @@ def _read(
             of_rows = None
             if schema.time is not None:
                 of_rows = encode_times(schema, columns[schema.time], where)
+            own_before = None
+            if earlier is not None:
+                own_before = encode_earlier_labels(schema, columns[earlier])
         except (pa.ArrowException, ValueError, OverflowError) as error:
             if isinstance(error, DataError):
                 raise
@@ -273,28 +290,31 @@ def _read(
         if keep:
             kept.append(pa.table({name: columns[name] for name in keep}))
         if X is None and places is None and stop == n:  # all in one part: nothing to concatenate
-            X, y, weight, times = own, target, weights, of_rows
+            X, y, weight, times, before = own, target, weights, of_rows, own_before
         else:
             X = np.empty((n, own.shape[1]), dtype=np.float32) if X is None else X
             X[here] = own
-            for whole, values in ((y, target), (weight, weights), (times, of_rows)):
+            pairs = (y, target), (weight, weights), (times, of_rows), (before, own_before)
+            for whole, values in pairs:
                 if whole is not None and values is not None:
                     whole[here] = values
         start = stop
     assert X is not None  # there is a block
     table = pa.concat_tables(kept) if keep else None
-    encoded = Encoded(X, y, weight, table, counts, schema.feature_names, times=times)
+    encoded = Encoded(
+        X, y, weight, table, counts, schema.feature_names, times=times, earlier=before
+    )
     return encoded if missing is None else _without(encoded, missing, schema, first_missing)
 
 
 def _tables(
-    plan: Plan, parts: Sequence[_Part], keep: Sequence[str]
+    plan: Plan, parts: Sequence[_Part], keep: Sequence[str], earlier: str | None
 ) -> Iterator[tuple[_Part, Columns]]:
     """Yield parts in order with their columns; parts of a store are read concurrently."""
     unchanged: set[str] = set()
     schema = plan.schema
     wanted = [column.name for column in schema.columns]
-    others = schema.target, schema.weight, schema.time, *keep
+    others = schema.target, schema.weight, schema.time, earlier, *keep
     wanted += [name for name in others if name is not None]
     names = list(dict.fromkeys(wanted))
     texts = [c.name for c in schema.columns if c.kind == "category" and c.name not in keep]
@@ -445,6 +465,7 @@ def _without(encoded: Encoded, missing: BoolArray, schema: Schema, first: str) -
         y=None if encoded.y is None else encoded.y[present],
         weight=None if encoded.weight is None else encoded.weight[present],
         times=None if encoded.times is None else encoded.times[present],
+        earlier=None if encoded.earlier is None else encoded.earlier[present],
         keep=None if encoded.keep is None else encoded.keep.filter(pa.array(present)),
         counts={**encoded.counts, "null_target": n_missing},
         dropped=np.flatnonzero(missing),

@@ -32,7 +32,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils import column_or_1d
 
 from dmondrian.displays.axes import axes_of
-from dmondrian.distributed.metrics.baselines import BASELINE_NAMES
+from dmondrian.distributed.metrics.baselines import baseline_in_words
 from dmondrian.distributed.metrics.curve import NAMES, band_of, points_by_window
 from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.errors import ParameterError
@@ -207,7 +207,7 @@ class LearningCurveDisplay:
         if baselines:
             for name in first["windows"][0]["baselines"]:
                 points = points_by_window(first["windows"], metric, name)
-                curves[BASELINE_NAMES[name]] = [_as_columns(points)]
+                curves[baseline_in_words(name)] = [_as_columns(points)]
         delays = {label: own[0]["delay"] for label, own in reports.items()}
         return cls(curves, metric, span, delays)
 

@@ -18,7 +18,7 @@ from dmondrian.checkpoint.held_out import HeldOutRecord
 from dmondrian.data import ROWS_READ, events_of, missing_shares
 from dmondrian.distributed.cluster.progress import clock
 from dmondrian.distributed.metrics.age_curve import BOOSTED, FOREVER, span_of_ages
-from dmondrian.distributed.metrics.baselines import BASELINE_NAMES
+from dmondrian.distributed.metrics.baselines import baseline_in_words
 from dmondrian.distributed.metrics.curve import NAMES, band_of, points_by_window
 from dmondrian.distributed.metrics.drift_test import FALSE_ALARMS, drift_advice
 from dmondrian.distributed.metrics.progressive import WORSE
@@ -167,7 +167,7 @@ def _metric_tiles(report: dict[str, Any], delay: str) -> list[Tile]:
             continue
         window = report.get("window", {})
         lines = [
-            (BASELINE_NAMES[baseline], metric(own[name]))
+            (baseline_in_words(baseline), metric(own[name]))
             for baseline, own in report.get("baselines", {}).items()
             if name in own
         ]
@@ -230,7 +230,7 @@ def _metrics_table(report: dict[str, Any]) -> tuple[list[str], list[tuple[str, .
         rows.append((label, *(_value(span.get(name)) for span in spans)))
         for baseline in window["baselines"]:
             of = (span.get("baselines", {}).get(baseline, {}).get(name) for span in spans)
-            rows.append((f"{label}, {BASELINE_NAMES[baseline]}", *map(_value, of)))
+            rows.append((f"{label}, {baseline_in_words(baseline)}", *map(_value, of)))
     return head, rows
 
 
@@ -289,7 +289,7 @@ def _window_curves(report: dict[str, Any]) -> list[Figure]:
     for name in (name for name in NAMES if name in windows[0]):
         lines = [Line("forest", points_by_window(windows, name))]
         lines += [
-            Line(BASELINE_NAMES[baseline], points_by_window(windows, name, baseline))
+            Line(baseline_in_words(baseline), points_by_window(windows, name, baseline))
             for baseline in windows[0]["baselines"]
         ]
         keys = tuple(line.name for line in lines)

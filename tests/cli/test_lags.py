@@ -80,6 +80,8 @@ def test_a_run_with_lags_is_trained_scored_and_described(job: Path, tmp_path: Pa
     assert not (tmp_path / "scores" / FOLDER).exists()
     run = tmp_path / "run"
     described = call("describe", run)[0]
+    assert described.count("baseline: last label of the same key") == 3  # RMSE, MAE and R2
+    assert "last label of the same key: rmse" in stderr
     assert "lags          'price', 'sold' by 'shop', 1, 2 back" in described
     (facts,) = events(call("describe", run, "--json")[0])
     assert facts["lags"]["columns"] == ["price", "sold"]
@@ -92,7 +94,9 @@ def test_a_run_with_lags_is_trained_scored_and_described(job: Path, tmp_path: Pa
     stdout, _ = call("evaluate", run, later)
     assert "knows no label of these rows, and reads labels of earlier rows in lag_1(sold)" in stdout
     call("report", run, "-o", tmp_path / "page.html", "--partial-dependence", 3)
-    assert "lag_1(price)" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert "lag_1(price)" in page
+    assert page.count("last label of the same key") > 6  # tiles, charts and the table
     put(tmp_path, 600, N)
     assert "300 rows learned" in call("follow", job, "--once")[0]
     assert manifests(run)[-1]["position"] == N

@@ -13,6 +13,7 @@ from typing import TextIO
 
 from dmondrian._text.progress_bar import ProgressBar
 from dmondrian.distributed.cluster.events import counted
+from dmondrian.distributed.metrics.baselines import baseline_in_words, is_of_key
 
 
 @dataclass(frozen=True)
@@ -140,18 +141,23 @@ class Progress:
 
     @property
     def _measured(self) -> list[str]:
-        """Return metrics so far, of the last rows and of the first baseline."""
+        """Return metrics so far, of the last rows and of a baseline.
+
+        That is the first one, or of rows with lags the one that knows the label of the same key.
+        """
         parts, n = [], int(self.window.get("rows", 0))
-        first = next(iter(self.baselines), "").removesuffix(f"_{next(iter(self.metrics), '')}")
         for name, value in self.metrics.items():
             text = f"{name} {value:.4g}"
             if name in self.window and n < self.rows:
                 text += f" ({self.window[name]:.4g} of the last {n:,} rows)"
             parts.append(text)
         name = next(iter(self.metrics), "")
-        if first and f"{first}_{name}" in self.baselines:
-            words = first.replace("_", " ")
-            parts.append(f"{words}: {name} {self.baselines[f'{first}_{name}']:.4g}")
+        end = f"_{name}"
+        known = [key.removesuffix(end) for key in self.baselines if name and key.endswith(end)]
+        of_key = [baseline for baseline in known if is_of_key(baseline)]
+        for baseline in [*of_key, *known][:1]:
+            value = self.baselines[baseline + end]
+            parts.append(f"{baseline_in_words(baseline)}: {name} {value:.4g}")
         if self.metrics and self.delay is not None:
             text = self.delay if isinstance(self.delay, str) else f"{self.delay:,}"
             parts.append(f"delay {text}")

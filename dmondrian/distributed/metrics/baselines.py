@@ -12,14 +12,19 @@ Of classes:
     classification", section 3);
 ``last_label_by_delay``
     the same with the last label that is known when the row is forecast, where that is not the one
-    before.
+    before;
+``last_label_of_key``
+    the same with the last label of the same key, of a run whose rows have it as a lag; where the
+    least lag is k > 1, ``label_k_back_of_key``. Where each key repeats its own labels, the last
+    label of any key is easily beaten, and says little.
 
 Of numbers the first is ``mean``, the mean label of the rows before; the others forecast that label.
 
 Frequencies, means and shares of repeats are of all rows before, known or not: they do not look
 worse for a delay. Rows of weight 0 are scored and not remembered. A row before the first of
 positive weight is forecast as the forest does: all classes alike, or its own number. Later rows for
-which no label is known yet are forecast by the frequencies, or as the first label.
+which no label is known yet are forecast by the frequencies, or as the first label; those without
+an earlier row of their key by the frequencies, or as the mean.
 
 Relies on NumPy alone. Promises that neither the cuts between calls nor JSON between them change a
 bit.
@@ -30,6 +35,8 @@ Shapes: n rows, K classes.
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,15 +44,29 @@ import numpy as np
 from dmondrian.distributed.metrics.error_histogram import running
 
 FREQUENCIES, MEAN, LAST, BY_DELAY = "class_frequencies", "mean", "last_label", "last_label_by_delay"
-BASELINE_NAMES = {
+LAST_OF_KEY = "last_label_of_key"
+
+_WORDS = {
     FREQUENCIES: "class frequencies",
     MEAN: "mean so far",
     LAST: "last label",
     BY_DELAY: "last label known",
+    LAST_OF_KEY: "last label of the same key",
 }
-"""Baselines in words."""
-
+_OF_KEY = re.compile(r"label_(\d{1,18})_back_of_key")
 _PRIOR = 0.5  # rows of each class before the first
+
+
+def baseline_in_words(name: str) -> str:
+    """Return a baseline's name for people."""
+    if match := _OF_KEY.fullmatch(name):
+        return f"label {int(match[1]):,} rows of the same key back"
+    return _WORDS.get(name, name.replace("_", " "))
+
+
+def is_of_key(name: str) -> bool:
+    """Return whether a baseline forecasts a label of the same key."""
+    return name == LAST_OF_KEY or _OF_KEY.fullmatch(name) is not None
 
 
 class Baselines:
@@ -56,25 +77,43 @@ class Baselines:
     task : {"classification", "regression"}
     has_delay : bool
         Whether rows are forecast before the label of the row before them is known.
+    lag_of_key : int or None
+        How many rows of the same key back the labels are that are given with rows; None for none.
+
+    Raises
+    ------
+    ValueError
+        The lag is no whole number above 0.
     """
 
-    def __init__(self, task: str, has_delay: bool = False) -> None:
-        self.task, self.has_delay = task, has_delay
+    def __init__(self, task: str, has_delay: bool = False, lag_of_key: int | None = None) -> None:
+        if lag_of_key is not None and (type(lag_of_key) is not int or lag_of_key < 1):
+            raise ValueError("lag_of_key")
+        self.task, self.has_delay, self.lag_of_key = task, has_delay, lag_of_key
         self.weight = 0.0
         self.counts = np.zeros(0)  # weight of each class
         self.leader = 0  # the most frequent class
         self.mean = [0.0, 0.0]  # first label, and sum of weighted deviations from it
         self.last: list[float | None] = [None, None]  # label of the row before; the last known one
-        self.repeats = [[0.0, 0.0], [0.0, 0.0]]  # of both: weight of rows, and of those that agree
+        # Of both, and of labels of the same key: weight of rows, and of those that agree.
+        self.repeats = [[0.0, 0.0] for _ in range(2 if lag_of_key is None else 3)]
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the forecasts."""
         first = FREQUENCIES if self.task == "classification" else MEAN
-        return (first, LAST, BY_DELAY) if self.has_delay else (first, LAST)
+        lag = self.lag_of_key
+        of_key = LAST_OF_KEY if lag == 1 else f"label_{lag}_back_of_key"
+        delayed = (BY_DELAY,) if self.has_delay else ()
+        return (first, LAST, *delayed, *(() if lag is None else (of_key,)))
 
     def terms(
-        self, y: np.ndarray, w: np.ndarray, n_classes: int, turns: np.ndarray
+        self,
+        y: np.ndarray,
+        w: np.ndarray,
+        n_classes: int,
+        turns: np.ndarray,
+        earlier: np.ndarray | None = None,
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return two terms of each forecast, float64 [n] each, and remember the rows.
 
@@ -87,9 +126,13 @@ class Baselines:
         n_classes : int
         turns : bool [n]
             Whether a row is the first that is forecast after the one before it was learned.
+        earlier : float64 [n] or None
+            Labels of earlier rows of the same key, nan for none; None for none at all.
         """
         before, known = self._labels_before(y, w, turns)
-        labels = (before, known) if self.has_delay else (before,)
+        labels = {0: before, 1: known} if self.has_delay else {0: before}  # as in `repeats`
+        if self.lag_of_key is not None:
+            labels[2] = np.full(len(y), np.nan) if earlier is None else earlier
         if self.task == "classification":
             return self._class_terms(y.astype(np.int64), w, n_classes, labels)
         return self._number_terms(y, w, labels)
@@ -114,7 +157,7 @@ class Baselines:
         return before, of_turns
 
     def _number_terms(
-        self, y: np.ndarray, w: np.ndarray, labels: tuple[np.ndarray, ...]
+        self, y: np.ndarray, w: np.ndarray, labels: Mapping[int, np.ndarray]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         if self.weight == 0.0 and (w > 0.0).any():
             self.mean[0] = float(y[np.argmax(w > 0.0)])
@@ -123,15 +166,15 @@ class Baselines:
         share = np.divide(sums[:-1], weights[:-1], out=np.zeros(len(y)), where=weights[:-1] > 0.0)
         is_first = weights[:-1] == 0.0
         self.weight, self.mean[1] = float(weights[-1]), float(sums[-1])
-        found = []
-        for forecast in (self.mean[0] + share, *labels):
-            known = np.where(np.isnan(forecast), self.mean[0], forecast)
+        found, mean = [], self.mean[0] + share
+        for i, forecast in {-1: mean, **labels}.items():
+            known = np.where(np.isnan(forecast), mean if i == 2 else self.mean[0], forecast)
             error = np.where(is_first, 0.0, known - y)
             found.append((error * error, np.abs(error)))
         return found
 
     def _class_terms(
-        self, y: np.ndarray, w: np.ndarray, n_classes: int, labels: tuple[np.ndarray, ...]
+        self, y: np.ndarray, w: np.ndarray, n_classes: int, labels: Mapping[int, np.ndarray]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         n, k = len(y), n_classes
         if len(self.counts) < k:
@@ -142,7 +185,7 @@ class Baselines:
         frequencies = (counts.own + _PRIOR) / (before + _PRIOR * k)
         leaders = self._leaders(y, counts.after, float(self.counts.max()))
         found = [(-np.log(frequencies), (leaders == y).astype(np.float64))]
-        for i, label in enumerate(labels):
+        for i, label in labels.items():
             code = np.where(np.isnan(label), -1, label).astype(np.int64)
             is_known, is_same = code >= 0, code == y
             asked = running(self.repeats[i][0], np.where(is_known, w, 0.0))
@@ -178,6 +221,8 @@ class Baselines:
                                    "repeats": [list(pair) for pair in self.repeats]}  # fmt: skip
         else:
             own = {"mean": list(self.mean)}
+        if self.lag_of_key is not None:
+            own["lag_of_key"] = self.lag_of_key
         return {"weight": self.weight, "last": list(self.last), **own}
 
     def take_json(self, stored: Any) -> None:
@@ -191,12 +236,14 @@ class Baselines:
         self.weight = number_of(stored["weight"])
         self.last = [None if label is None else number_of(label) for label in stored["last"]]
         is_sound = len(self.last) == 2 and self.weight >= 0.0
+        is_sound = is_sound and stored.get("lag_of_key") == self.lag_of_key
         if self.task == "classification":
             self.counts = np.array([number_of(value) for value in stored["counts"]], np.float64)
             self.leader = stored["leader"]
             self.repeats = [[number_of(value) for value in pair] for pair in stored["repeats"]]
             labels = [label for label in self.last if label is not None]
-            is_sound = is_sound and [len(pair) for pair in self.repeats] == [2, 2]
+            n_pairs = 2 if self.lag_of_key is None else 3
+            is_sound = is_sound and [len(pair) for pair in self.repeats] == [2] * n_pairs
             is_sound = is_sound and len(self.counts) <= 2**24 and bool((self.counts >= 0.0).all())
             is_sound = is_sound and type(self.leader) is int and self.leader >= 0
             is_sound = is_sound and all(0 <= own < len(self.counts) for own in labels)

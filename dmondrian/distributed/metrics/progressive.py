@@ -66,6 +66,8 @@ class Progressive:
     in_stream : bool, default=True
         Whether rows come in the order of a stream: there are metrics of the last ones, and
         baselines.
+    lag_of_key : int or None
+        How many rows of the same key back the labels are that :meth:`add` gets; None for none.
 
     Attributes
     ----------
@@ -85,12 +87,15 @@ class Progressive:
         delay: int | str | None = None,
         *,
         in_stream: bool = True,
+        lag_of_key: int | None = None,
     ) -> None:
         self.task = task
         self.kind = kind
         self.start = start
         self.delay: int | str | None = _DELAYS.get(kind) if delay is None else delay
-        self.stream = StreamMetrics(task, self.delay, start) if in_stream else None
+        self.stream: StreamMetrics | None = None
+        if in_stream:
+            self.stream = StreamMetrics(task, self.delay, start, lag_of_key=lag_of_key)
         self.exact_from = 0
         self.rows = 0  # rows seen
         self.weight = 0.0  # their weight
@@ -112,7 +117,8 @@ class Progressive:
         self.kind, before = kind, self.delay
         self.delay = _DELAYS.get(kind) if delay is None else delay
         if self.delay != before and self.stream is not None:
-            self.stream = StreamMetrics(self.task, self.delay, self.start, self.rows)
+            lag = self.stream.baselines.lag_of_key
+            self.stream = StreamMetrics(self.task, self.delay, self.start, self.rows, lag)
 
     @property
     def in_words(self) -> str:
@@ -140,6 +146,7 @@ class Progressive:
         y: np.ndarray,
         weight: np.ndarray | None,
         turns: Sequence[int] | None = None,
+        earlier: np.ndarray | None = None,
     ) -> None:
         """Add rows.
 
@@ -151,6 +158,8 @@ class Progressive:
         turns : sequence of int, optional
             Places, 0 to n - 1, of rows that are forecast after the row before them was learned,
             unlike those that follow. By default they follow from the delay, which is in rows.
+        earlier : float64 [n], optional
+            Labels of earlier rows of the same key, nan for none; used where `lag_of_key` is given.
         """
         w = np.ones(len(y)) if weight is None else weight
         if self.task == "classification":
@@ -179,7 +188,7 @@ class Progressive:
         self.weight = float(weights[-1])
         self.sums = [float(s[-1]) for s in sums]
         if self.stream is not None:
-            self.stream.add(terms, y, w, mean.shape[1], kept, turns)
+            self.stream.add(terms, y, w, mean.shape[1], kept, turns, earlier)
 
     def _point(self, rows: int, first: float, second: float) -> list[float]:
         """Return a point of the curve from the means of both sums."""
@@ -292,9 +301,12 @@ class Progressive:
             if data.get("ages") is not None:
                 self.ages.take_json(data["ages"])
             # Versions that stored none measured no stream: it begins here.
-            self.stream = StreamMetrics(self.task, self.delay, self.start, self.rows)
-            if data.get("stream") is not None:
-                self.stream.take_json(data["stream"], self.rows)
+            stored, lag = data.get("stream"), None
+            if stored is not None:
+                lag = dict(stored["baselines"]).get("lag_of_key")
+            self.stream = StreamMetrics(self.task, self.delay, self.start, self.rows, lag)
+            if stored is not None:
+                self.stream.take_json(stored, self.rows)
         except (KeyError, TypeError, ValueError, OverflowError, IndexError) as error:
             text = repr(error)[:200]
             raise CorruptError(f"the stored metrics cannot be read: {text}") from error

@@ -35,11 +35,20 @@ class StreamMetrics:
         Position of the stream's first row.
     since : int, default=0
         Rows that came before the first one counted.
+    lag_of_key : int or None
+        As of :class:`dmondrian.distributed.metrics.baselines.Baselines`.
     """
 
-    def __init__(self, task: str, delay: int | str | None, start: int = 0, since: int = 0) -> None:
+    def __init__(
+        self,
+        task: str,
+        delay: int | str | None,
+        start: int = 0,
+        since: int = 0,
+        lag_of_key: int | None = None,
+    ) -> None:
         self.task, self.delay, self.since = task, delay, since
-        self.baselines = Baselines(task, has_delay=delay != 1)
+        self.baselines = Baselines(task, has_delay=delay != 1, lag_of_key=lag_of_key)
         self.windows = Windows(1 + len(self.baselines.names))
         self.test = DriftTest(PANE, start + since)
         self.numbered = 0  # rows of positive weight
@@ -57,6 +66,7 @@ class StreamMetrics:
         n_classes: int,
         marks: Mapping[int, set[int] | None],
         turns: Sequence[int] | None = None,
+        earlier: np.ndarray | None = None,
     ) -> None:
         """Add rows.
 
@@ -71,8 +81,10 @@ class StreamMetrics:
             that are kept from there on, None for all. Sums of others go to the next point.
         turns : sequence of int, optional
             Rows that are forecast after the one before was learned; by default by a delay in rows.
+        earlier : float64 [n], optional
+            Labels of earlier rows of the same key, nan for none.
         """
-        own = self.baselines.terms(y, w, n_classes, self._turns(w, turns))
+        own = self.baselines.terms(y, w, n_classes, self._turns(w, turns), earlier)
         self.newest_rise, before = None, self.windows.rows + self.since
         columns = np.stack([term for pair in (terms, *own) for term in pair], axis=1)
         for stop in self.windows.add(y, w, columns, list(marks)):

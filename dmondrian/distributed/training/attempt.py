@@ -30,6 +30,7 @@ from dmondrian.checkpoint.kept_shares import (
 from dmondrian.checkpoint.parts import parts_of, runs_before
 from dmondrian.checkpoint.pruning import LEAST
 from dmondrian.data import Plan, places_of
+from dmondrian.data.lag_settings import lag_of_key
 from dmondrian.distributed.cluster.alerts import Alerts, values_of
 from dmondrian.distributed.cluster.client import warm
 from dmondrian.distributed.cluster.events import Event, EventListener, Events, counted
@@ -245,7 +246,9 @@ class Attempt:
             task = self.plan.schema.task
             made = forecast_lag.kind_of(self.parameters)
             delay = forecast_lag.delay_of(self.parameters)
-            fresh = Progressive(task, made, position, delay)
+            about = self.run.run_json
+            lag = lag_of_key(about.get("lags"), about.get("target"))
+            fresh = Progressive(task, made, position, delay, lag_of_key=lag)
             progressive = Progressive.from_json(saved) if saved else fresh
             progressive.continue_as(made, delay)
         calibration = None

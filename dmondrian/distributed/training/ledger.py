@@ -252,7 +252,7 @@ class Ledger:
         if n_early > 0:
             mean = self._with_first_label(mean, first.y, first.weight, before, n_early)
         mean = self._without_first(mean, first.y, first.weight)
-        self.progressive.add(mean, first.y, first.weight, turns)
+        self.progressive.add(mean, first.y, first.weight, turns, first.earlier)
         self._warn_of_drift()
         if self.progressive.is_worse_than_mean and not self._is_warned:
             self._is_warned = True

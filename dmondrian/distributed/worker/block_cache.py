@@ -70,9 +70,14 @@ class PreparedChunk:
         return self._encoded.counts
 
     @property
+    def earlier(self) -> np.ndarray | None:
+        """Labels of earlier rows of the same key, float64 [n]; None where they are not read."""
+        return self._encoded.earlier
+
+    @property
     def n_bytes(self) -> int:
-        """Bytes of rows, targets, weights and times."""
-        parts = self.rows.values, self.y, self.weight, self._encoded.times
+        """Bytes of rows, targets, weights, times and earlier labels."""
+        parts = self.rows.values, self.y, self.weight, self._encoded.times, self.earlier
         return sum(part.nbytes for part in parts if part is not None)
 
     def between(self, start: int, stop: int) -> tuple[PreparedRows, Encoded]:

@@ -85,6 +85,7 @@ class BlockAnswer:
     y: np.ndarray | None = None  # float64 [n]
     weight: np.ndarray | None = None  # float64 [n]
     times: np.ndarray | None = None  # float64 [n], where labels come by time
+    earlier: np.ndarray | None = None  # float64 [n], label of the same key; nan for none
     counts: dict[str, int] = field(default_factory=dict)  # values clipped, unseen, dropped
     next_sums: np.ndarray | None = None  # float64 [m, k], predictions of the next mini-batch
     dropped: np.ndarray | None = None  # int64, places of rows that are not among the n

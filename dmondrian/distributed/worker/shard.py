@@ -76,6 +76,7 @@ def learn_block(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step
     if order.with_labels:
         answer.y, answer.weight, answer.counts = about.y, about.weight, dict(about.counts)
         answer.dropped, answer.times = about.dropped, about.times
+        answer.earlier = about.earlier
     shard.answers[first] = answer
     shard.position = last
 
@@ -91,6 +92,9 @@ def learn_jointly(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: St
     answer = BlockAnswer(order.start)
     if order.with_labels:
         answer.y, answer.weight = y, w
+        if prepared.earlier is not None:
+            part = slice(order.start - chunk.start, order.stop - chunk.start)
+            answer.earlier = prepared.earlier[part]
         answer.counts = dict(prepared.counts) if order.start == chunk.start else {}
         answer.counts["null_target"] = order.stop - order.start - len(y)
     shard.answers[order.start], shard.next_batch = answer, None

@@ -28,6 +28,8 @@ from dmondrian.checkpoint.manifest import manifest_name
 from dmondrian.checkpoint.run import Run
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.data import Chunk, Plan, count_missing, place, read_chunk
+from dmondrian.data.keyed_lags import lag_name
+from dmondrian.data.lag_settings import lag_of_key
 from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.cluster.code_version import code_digest
 from dmondrian.distributed.cluster.free_memory import free_memory
@@ -103,6 +105,8 @@ class HeldRun:
                 f"the plan in {order.run} is not the one that run.json or plans/ names"
             )
         self._preparation = Preparation(self.parameters)
+        lag = lag_of_key(about.get("lags"), about.get("target"))
+        self._earlier = None if lag is None else lag_name(about["target"], lag)
         self.chunks = chunks_of(self.plan, self.parameters.learns_jointly)
         self._starts = [chunk.start for chunk in self.chunks]
         self.shards: dict[int, Shard] = {}
@@ -112,7 +116,7 @@ class HeldRun:
         self.cache = BlockCache(self._read, len(self.chunks), seconds=self._seconds)
 
     def _read(self, index: int) -> PreparedChunk:
-        read = read_chunk(self.plan, self.chunks[index], self._floor)
+        read = read_chunk(self.plan, self.chunks[index], self._floor, earlier=self._earlier)
         read.counts.update(count_missing(self.plan.schema, read.X))
         return PreparedChunk(read, self._preparation)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from dmondrian.distributed.metrics.baselines import Baselines
+from dmondrian.distributed.metrics.baselines import Baselines, baseline_in_words, is_of_key
 
 Terms = list[list[tuple[float, float]]]
 
@@ -117,6 +119,94 @@ def test_numbers_are_forecast_as_defined_whatever_the_cuts(has_delay: bool) -> N
             for term in range(2):
                 result = np.concatenate([part[f][term] for part in parts])
                 np.testing.assert_allclose(result, [row[f][term] for row in wanted], atol=1e-7)
+
+
+def slow_terms_of_key(task: str, y: np.ndarray, w: np.ndarray, earlier: np.ndarray, k: int) -> Any:
+    """Two terms of the label of the same key, for each row, from the words of the module."""
+    counts, weight, total, rows, same = [0.0] * k, 0.0, 0.0, 0.0, 0.0
+    result = []
+    for label, own, before in zip(y.tolist(), w.tolist(), earlier.tolist(), strict=True):
+        if task == "regression":
+            mean = total / weight if weight else label
+            error = (mean if math.isnan(before) or not weight else before) - label
+            error = error if weight else 0.0
+            result.append((error * error, abs(error)))
+            total += own * label
+        else:
+            code = int(label)
+            share = (counts[code] + 0.5) / (weight + 0.5 * k)
+            hit = float(counts.index(max(counts)) == code) if not math.isnan(before) else None
+            if not math.isnan(before):
+                repeat, hit = (same + 0.5) / (rows + 1.0), float(before == label)
+                others = weight - counts[int(before)] + 0.5 * (k - 1)
+                share = repeat if hit else (1.0 - repeat) * (counts[code] + 0.5) / others
+                rows, same = rows + own, same + own * hit
+            result.append((-math.log(share), hit))
+            counts[code] += own
+        weight += own
+    return result
+
+
+@pytest.mark.parametrize("has_delay", [False, True])
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_labels_of_the_same_key_are_forecast_as_defined(task: str, has_delay: bool) -> None:
+    n, k = 400, 3
+    y, w, turns = rows_of(task, n, k)
+    shop = np.random.default_rng(4).integers(0, 30, n)
+    earlier = pd.Series(y).groupby(shop).shift(2).to_numpy()
+    assert np.isnan(earlier).sum() > 30
+    wanted = slow_terms_of_key(task, y, w, earlier, k)
+    plain = Baselines(task, has_delay).terms(y, w, k, turns)
+    for cuts in ([], [1, 3, 4, 250, 399], range(7, n, 7)):
+        made, parts = Baselines(task, has_delay, 2), []
+        for start, stop in itertools.pairwise([0, *cuts, n]):
+            part = slice(start, stop)
+            parts.append(made.terms(y[part], w[part], k, turns[part], earlier[part]))
+            stored = json.loads(json.dumps(made.to_json()))
+            made = Baselines(task, has_delay, 2)
+            made.take_json(stored)
+        assert made.names[-1] == "label_2_back_of_key"
+        for f in range(len(plain)):  # the others stay what they are
+            for term in range(2):
+                found = np.concatenate([part[f][term] for part in parts])
+                np.testing.assert_array_equal(found, plain[f][term])
+        for term in range(2):
+            found = np.concatenate([part[-1][term] for part in parts])
+            known = [i for i, row in enumerate(wanted) if row[term] is not None]
+            own = [wanted[i][term] for i in known]
+            np.testing.assert_allclose(found[known], own, rtol=1e-9, atol=1e-7)
+
+
+def test_the_last_label_of_the_same_key_by_hand() -> None:
+    """Two shops in turns, whose labels are 10 and 20, and once 12."""
+    y = np.array([10.0, 20.0, 10.0, 20.0, 12.0, 20.0, 12.0])
+    earlier = np.array([np.nan, np.nan, 10.0, 20.0, 10.0, 20.0, 12.0])
+    every = np.ones(len(y), np.bool_)
+    found = Baselines("regression", lag_of_key=1).terms(y, np.ones(len(y)), 1, every, earlier)
+    assert found[1][1].tolist() == [0.0, 10.0, 10.0, 10.0, 8.0, 8.0, 8.0]
+    # A first row of a key is forecast as the mean: 10 before the second one.
+    assert found[2][1].tolist() == [0.0, 10.0, 0.0, 0.0, 2.0, 0.0, 0.0]
+    labels = Baselines("classification", lag_of_key=1)
+    y, earlier = np.array([0.0, 1, 0, 1, 0]), np.array([np.nan, np.nan, 0, 1, 0])
+    hits = labels.terms(y, np.ones(5), 2, every[:5], earlier)[2][1]
+    assert hits.tolist() == [1.0, 0.0, 1.0, 1.0, 1.0]
+    assert labels.to_json()["lag_of_key"] == 1
+    for other in (None, 2):
+        with pytest.raises(ValueError, match="baselines"):
+            Baselines("classification", lag_of_key=other).take_json(labels.to_json())
+    for wrong in (0, True, 1.5, "1"):
+        with pytest.raises(ValueError, match="lag_of_key"):
+            Baselines("regression", lag_of_key=wrong)
+
+
+def test_names_in_words() -> None:
+    assert baseline_in_words("last_label_of_key") == "last label of the same key"
+    assert baseline_in_words("label_7_back_of_key") == "label 7 rows of the same key back"
+    assert baseline_in_words("mean") == "mean so far"
+    assert [is_of_key(name) for name in Baselines("regression", True, 7).names] == [
+        False, False, False, True,
+    ]  # fmt: skip
+    assert is_of_key(Baselines("regression", lag_of_key=1).names[-1])
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])

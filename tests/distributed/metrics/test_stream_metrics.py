@@ -15,7 +15,7 @@ from dmondrian.distributed.metrics import progressive
 from dmondrian.distributed.metrics.curve import points_by_window
 from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.distributed.metrics.windows import HALF_LIFE, WINDOW
-from dmondrian.prequential.forecast_lag import BATCHES, LAG, SLICES
+from dmondrian.prequential.forecast_lag import BATCHES, EACH, LAG, SLICES
 from tests.distributed.metrics.test_progressive import rows_of
 
 TASKS = ["classification", "regression"]
@@ -87,19 +87,43 @@ def test_baselines_are_scored_on_the_rows_they_stand_beside(task: str) -> None:
         assert report["baselines"]["mean"]["r2"] == pytest.approx(0.0, abs=0.01)
 
 
-@pytest.mark.parametrize("delay", [1, 64, 1000])
+@pytest.mark.parametrize(("delay", "lag"), [(1, None), (64, None), (1000, None), (1, 1), (64, 70)])
 @pytest.mark.parametrize("task", TASKS)
-def test_neither_cuts_nor_json_between_them_change_a_bit(task: str, delay: int) -> None:
+def test_neither_cuts_nor_json_between_them_change_a_bit(
+    task: str, delay: int, lag: int | None
+) -> None:
     n, result = 6000, []
     mean, y, w = rows_of(task, n)
+    earlier = np.concatenate([np.full(1000, np.nan), y[:-1000]])
     for cuts in ([], [1, 2, 40, 4095, 4096, 4097, 5999], range(700, n, 700)):
-        total = Progressive(task, delay=delay)
+        total = Progressive(task, delay=delay, lag_of_key=lag)
         for start, stop in itertools.pairwise([0, *cuts, n]):
-            total.add(mean[start:stop], y[start:stop], w[start:stop])
+            part = slice(start, stop)
+            total.add(mean[part], y[part], w[part], earlier=None if lag is None else earlier[part])
             total = Progressive.from_json(json.loads(json.dumps(total.to_json())))
         result.append(total.to_json())
     assert result[0] == result[1] == result[2]
     assert result[0]["stream"]["points"]
+    stored = {**result[0], "stream": {**result[0]["stream"], "baselines": [7]}}
+    with pytest.raises(CorruptError):
+        Progressive.from_json(stored)
+    if lag is None:
+        return
+    name = "last_label_of_key" if lag == 1 else "label_70_back_of_key"
+    total.continue_as(EACH, 3)
+    total.add(mean, y, w, earlier=earlier)
+    assert list(total.report()["window"]["baselines"])[-1] == name
+
+
+def test_a_run_of_an_earlier_version_goes_on_without_labels_of_keys() -> None:
+    mean, y, w = rows_of("regression", 600)
+    old = Progressive("regression")
+    old.add(mean[:300], y[:300], w[:300])
+    now = Progressive.from_json(json.loads(json.dumps(old.to_json())))
+    for total, earlier in ((old, None), (now, y[300:])):
+        total.add(mean[300:], y[300:], w[300:], earlier=earlier)
+    assert now.to_json() == old.to_json()
+    assert list(now.report()["baselines"]) == ["mean", "last_label"]
 
 
 @pytest.mark.parametrize("delay", [2, 64])

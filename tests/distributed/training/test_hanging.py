@@ -51,11 +51,11 @@ def test_a_remote_file_that_cannot_be_reached_is_read_again(
 ) -> None:
     read, failed = tasks.read_chunk, []
 
-    def flaky(plan: Plan, chunk: Any, floor: int) -> Any:
+    def flaky(plan: Plan, chunk: Any, floor: int, **options: Any) -> Any:
         if chunk.index == 4 and len(failed) < 2:
             failed.append(chunk.index)
             raise error from OSError("AWS Error 503")
-        return read(plan, chunk, floor)
+        return read(plan, chunk, floor, **options)
 
     monkeypatch.setattr(tasks, "read_chunk", flaky)
     with pytest.raises(type(error), match=str(error)):
@@ -71,11 +71,11 @@ def test_an_outage_of_a_data_store_is_waited_for_and_ends_the_run_where_it_lasts
 ) -> None:
     read, failed = tasks.read_chunk, []
 
-    def unreachable(plan: Plan, chunk: Any, floor: int) -> Any:
+    def unreachable(plan: Plan, chunk: Any, floor: int, **options: Any) -> Any:
         if chunk.index == 4 and len(failed) < n_failures:
             failed.append(chunk.index)
             raise DataError("AWS Error 503") from OSError("AWS Error 503")
-        return read(plan, chunk, floor)
+        return read(plan, chunk, floor, **options)
 
     monkeypatch.setattr(tasks, "read_chunk", unreachable)
     monkeypatch.setattr(block_cache, "_is_remote", lambda uri: True)

@@ -222,10 +222,10 @@ def test_behind_a_failed_step_of_a_bundle_none_of_its_shard_begins_until_it_is_s
     worker.ask_together(restore, [worker.order_to_restore(n) for n in (0, 1)])
     read = tasks.read_chunk
 
-    def fail(plan: Plan, chunk: Any, floor: int) -> Any:
+    def fail(plan: Plan, chunk: Any, floor: int, **options: Any) -> Any:
         if chunk.index == 0:  # not those that are read ahead
             raise OutageError("for now")
-        return read(plan, chunk, floor)
+        return read(plan, chunk, floor, **options)
 
     def orders(recalls: int) -> list[Step]:
         about = [(worker.units[u], n) for u in (0, 1) for n in (0, 1)]
