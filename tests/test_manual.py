@@ -30,7 +30,7 @@ def test_it_builds_without_a_warning(tmp_path: Path) -> None:
     pages = {page.relative_to(tmp_path / "site").as_posix() for page in tmp_path.rglob("*.html")}
     assert {"README.html", "cluster/README.html", "jobs/manual/index.html"} <= pages
     pictures = {file.name for file in (tmp_path / "site/_images").glob("*.svg")}
-    assert {"partition.svg", "depth.svg", "ages.svg"} <= pictures
+    assert {"partition.svg", "depth.svg", "ages.svg", "certainty.svg"} <= pictures
     # A row of the summary is where the README's links to it lead.
     assert 'id="first-screen"' in (tmp_path / "site/benchmarks/SUMMARY.html").read_text()
 

@@ -165,13 +165,7 @@ class LearningCurveDisplay:
         -------
         LearningCurveDisplay
         """
-        found = _forecast_stream(estimator, X, y)
-        predictions, y = found.predictions, column_or_1d(y)
-        task = "classification" if is_classifier(estimator) else "regression"
-        total = Progressive(task, found.kind, 0, found.delay)
-        codes = np.unique(y, return_inverse=True)[1] if is_classifier(estimator) else y
-        mean = predictions if predictions.ndim == 2 else predictions[:, None]
-        total.add(mean, codes.astype(np.float64), None, found.turns)
+        total = stream_metrics_of(estimator, X, y)
         reports = {label or type(estimator).__name__: [total.report()]}
         return cls._of(reports, metric, span, baselines).plot(ax, **options)
 
@@ -276,6 +270,18 @@ def stream_predictions(estimator: Any, X: Any, y: Any) -> np.ndarray:
         label.
     """
     return _forecast_stream(estimator, X, y).predictions
+
+
+def stream_metrics_of(estimator: Any, X: Any, y: Any) -> Progressive:
+    """Return the metrics of :func:`stream_predictions`; classes are numbered in their order."""
+    found = _forecast_stream(estimator, X, y)
+    predictions, y = found.predictions, column_or_1d(y)
+    task = "classification" if is_classifier(estimator) else "regression"
+    total = Progressive(task, found.kind, 0, found.delay)
+    codes = np.unique(y, return_inverse=True)[1] if is_classifier(estimator) else y
+    mean = predictions if predictions.ndim == 2 else predictions[:, None]
+    total.add(mean, codes.astype(np.float64), None, found.turns)
+    return total
 
 
 class _Stream(NamedTuple):

@@ -14,12 +14,11 @@ import numpy as np
 
 from dmondrian.distributed.metrics.error_histogram import Outcomes
 from dmondrian.distributed.metrics.residuals import QUANTILES, Coverage, Residuals
-from dmondrian.distributed.metrics.score_histogram import MOST_CLASSES, Curve
+from dmondrian.distributed.metrics.score_histogram import MOST_CLASSES, Curve, classes_drawn
 from dmondrian.report.charts import Line, histogram_chart, line_chart, point_chart
 from dmondrian.report.number_format import metric, number, percent
 from dmondrian.report.rendering import Figure
 
-_SHOWN_CURVES = 4  # classes drawn: as many as there are colours
 _MOST_POINTS = 96  # of a curve
 
 CLASS_HEAD = ("class", "share", "precision", "recall", "F1", "ROC AUC", "average precision")
@@ -38,8 +37,7 @@ def class_figures(found: Outcomes, names: Sequence[str]) -> ClassFigures:
     """Return ROC and precision-recall curves, and metrics by class."""
     curves = found.scores.curves()
     notes = _notes_on_scores(found, curves, len(names))
-    shown = sorted(curves, key=lambda k: -curves[k].share)[:_SHOWN_CURVES]
-    shown = [1] if len(names) == 2 and curves else sorted(shown)
+    shown = classes_drawn(curves, len(names))
     figures = [_roc(curves, shown, names), _precision(curves, shown, names)] if shown else []
     return ClassFigures(figures, _class_table(found, curves, names), notes)
 
@@ -94,9 +92,7 @@ def _precision(curves: dict[int, Curve], shown: Sequence[int], names: Sequence[s
     lines = []
     for k in shown:
         curve = curves[k]
-        known = np.isfinite(curve.precision)
-        points = _thinned(curve.true_positives[known], curve.precision[known])
-        lines.append(Line(names[k], points))
+        lines.append(Line(names[k], _thinned(*curve.recall_and_precision)))
     if len(shown) == 1:
         share = curves[shown[0]].share
         lines.append(Line("share of the class", [(0.0, share), (1.0, share)], is_dashed=True))

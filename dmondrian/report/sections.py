@@ -36,7 +36,6 @@ _SHOWN_COLUMNS = 500  # rows of a table of columns
 _UNFOLDED = 20  # of these, without a click
 _SHOWN_BARS = 15
 _SHOWN_CLASSES = 6
-_LEAST_SHARE = 0.001  # of the rows, for a point of the curve of reliability
 
 
 class Tile(NamedTuple):
@@ -366,7 +365,7 @@ def outcomes(facts: Facts) -> Markup:
     else:
         whole, total = found.bias
         bias = metric(total / whole)
-        line = Line("share of rows", _from_where_it_rises(found.shares()))
+        line = Line("share of rows", found.rising_shares())
         chart = line_chart([line], "size of the error", number, percent, from_zero=True, log_x=True)
         of_rows = Figure("Rows with an error of at most this size", chart)
         figures, notes = number_figures(found)
@@ -389,19 +388,12 @@ def outcomes(facts: Facts) -> Markup:
     )
 
 
-def _from_where_it_rises(shares: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Leave out sizes that fewer than one row in a thousand is below, except the last."""
-    n_tiny = sum(share < 0.001 for _, share in shares)
-    return shares[max(0, n_tiny - 1) :]
-
-
 def _sureness(facts: Facts, found: Any) -> list[Figure]:
     """Return reliability, shares of rows by how sure forecasts are, and confusion."""
     report = found.reliability.report()
     bins = report["reliability"]
     lines = [
-        Line("right", [(b["confidence"], b["accuracy"]) for b in bins
-                       if b["share"] >= _LEAST_SHARE]),
+        Line("right", found.reliability.points()),
         Line("calibrated", [(0.0, 0.0), (1.0, 1.0)], is_dashed=True),
     ]  # fmt: skip
     chart = line_chart(lines, "how sure", percent, percent, ends=(0.0, 1.0))

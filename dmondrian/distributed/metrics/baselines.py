@@ -15,8 +15,8 @@ Of classes:
     before;
 ``last_label_of_key``
     the same with the last label of the same key, of a run whose rows have it as a lag; where the
-    least lag is k > 1, ``label_k_back_of_key``. Where each key repeats its own labels, the last
-    label of any key is easily beaten, and says little.
+    least lag is k > 1, label_k_back_of_key. Where each key repeats its own labels, the last
+    label of any key is easily beaten, and shows little.
 
 Of numbers the first is ``mean``, the mean label of the rows before; the others forecast that label.
 

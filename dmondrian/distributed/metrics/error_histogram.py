@@ -98,6 +98,15 @@ class Outcomes:
             found.append((2.0 ** ((number + 1) / HALVES), below / whole))
         return found
 
+    def rising_shares(self) -> list[tuple[float, float]]:
+        """Return the pairs of `shares` without sizes that hardly any row is below, as drawn.
+
+        These are sizes that fewer than one row in a thousand is below, except the last.
+        """
+        shares = self.shares()
+        n_tiny = sum(share < 0.001 for _, share in shares)
+        return shares[max(0, n_tiny - 1) :]
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able copy; floats go through JSON exactly."""
         data: dict[str, Any] = {"rows": self.rows}

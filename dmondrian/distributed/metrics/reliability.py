@@ -21,6 +21,9 @@ import numpy as np
 N_BINS = 10
 """Bins of equal width; with two classes half of them stay empty."""
 
+LEAST_SHARE = 0.001
+"""Share of the weight that a bin needs to be a point of a curve."""
+
 
 class Reliability:
     """Sums of confidence and accuracy by bins of confidence."""
@@ -35,6 +38,11 @@ class Reliability:
         for total, values in zip(self.sums, (1.0, confidence, hit), strict=True):
             # In order, so that the split of rows between calls changes nothing.
             np.add.at(total, bins, weight * values)
+
+    def points(self) -> list[tuple[float, float]]:
+        """Return mean confidence and accuracy of each bin that has rows enough to be drawn."""
+        bins = self.report()["reliability"]
+        return [(b["confidence"], b["accuracy"]) for b in bins if b["share"] >= LEAST_SHARE]
 
     def report(self) -> dict[str, Any]:
         """Return the expected calibration error "ece", and "reliability": a dict per bin with rows.

@@ -19,6 +19,7 @@ precision is not interpolated linearly.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,9 @@ from dmondrian.distributed.metrics.octave_bins import edges_of_shares
 
 MOST_CLASSES = 20
 """Most classes that curves are kept of."""
+
+MOST_DRAWN = 4
+"""Most classes whose curves are drawn into one chart."""
 
 _OCTAVES = 16  # the lowest bin ends at 2^-17
 _PARTS = {True: 32, False: 8}  # per factor of two: of two classes, of more
@@ -42,6 +46,19 @@ class Curve(NamedTuple):
     false_positives: np.ndarray  # float64 [p], share of the others that is taken, from 0 to 1
     true_positives: np.ndarray  # float64 [p], share of the class that is taken: recall
     precision: np.ndarray  # float64 [p]; nan where nothing is taken
+
+    @property
+    def recall_and_precision(self) -> tuple[np.ndarray, np.ndarray]:
+        """Recall and precision, float64 each, where both are defined."""
+        known = np.isfinite(self.precision)
+        return self.true_positives[known], self.precision[known]
+
+
+def classes_drawn(curves: Mapping[int, Curve], n_classes: int) -> list[int]:
+    """Return the classes whose curves are drawn, by number: the second of two, or the commonest."""
+    if n_classes == 2 and curves:
+        return [1]
+    return sorted(sorted(curves, key=lambda k: -curves[k].share)[:MOST_DRAWN])
 
 
 class ScoreHistogram:

@@ -64,7 +64,7 @@ def _folder(beside: str, out: str | os.PathLike[str] | None) -> Iterator[Store]:
         with tempfile.TemporaryDirectory(prefix="dmondrian-lags-") as place:
             _log.warning(
                 "%s cannot be written, so rows are written with lags to %s, which workers on other "
-                "machines have to reach; TMPDIR says where it is, and it is deleted at the end",
+                "machines have to reach, and deleted at the end; TMPDIR names another place",
                 beside,
                 place,
             )
