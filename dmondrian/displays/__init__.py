@@ -20,6 +20,7 @@ from dmondrian.displays.class_displays import (
     ReliabilityDisplay,
     RocDisplay,
 )
+from dmondrian.displays.column_dependence_display import ColumnDependenceDisplay
 from dmondrian.displays.depth import WeightedDepthDisplay
 from dmondrian.displays.importances import ImportancesDisplay
 from dmondrian.displays.learning_curve import LearningCurveDisplay, stream_predictions
@@ -29,6 +30,7 @@ from dmondrian.displays.partition import PartitionDisplay
 
 __all__ = [
     "AgeWeightsDisplay",
+    "ColumnDependenceDisplay",
     "ConfusionDisplay",
     "CoverageDisplay",
     "ForecastErrorDisplay",

@@ -66,6 +66,42 @@ class ImportancesDisplay:
             feature_names = getattr(estimator, "feature_names_in_", numbered)
         return cls(shares, feature_names).plot(ax, **options)
 
+    @classmethod
+    def from_run(cls, run: Any, *, ax: Any = None, **options: Any) -> Self:
+        """Plot the importances of a run's columns, of what its checkpoint notes.
+
+        Parameters
+        ----------
+        run : str or path
+            Run folder or URL.
+        ax : matplotlib Axes, optional
+        **options
+            As of :meth:`plot`.
+
+        Returns
+        -------
+        ImportancesDisplay
+
+        Raises
+        ------
+        ParameterError
+            The checkpoint notes none.
+        CheckpointError
+            There is no checkpoint.
+        """
+        from dmondrian.checkpoint import Run, known_trees
+        from dmondrian.data import Schema
+        from dmondrian.data.column_importances import importances_of_columns
+
+        trees, stored, _ = known_trees(run)
+        about = Run.open(run).run_json.get("schema")
+        schema = None if about is None else Schema.from_json(about)
+        found, reason = importances_of_columns(trees, stored, schema)
+        if not found:
+            raise ParameterError(f"the columns of {run} have no importances: {reason}")
+        names, shares = zip(*found, strict=True)
+        return cls(shares, names).plot(ax, **options)
+
     def plot(self, ax: Any = None, *, max_features: int = 20, **bar: Any) -> Self:
         """Draw the bars.
 

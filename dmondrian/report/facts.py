@@ -17,8 +17,8 @@ from dmondrian.checkpoint.lease import Holder, holders
 from dmondrian.checkpoint.raised_alerts import read_alerts
 from dmondrian.checkpoint.stored_trees import model_blobs
 from dmondrian.data import Plan, Schema, stored_plan
+from dmondrian.data.column_importances import importances_of_columns
 from dmondrian.distributed.metrics.progressive import Progressive, read_counts
-from dmondrian.ensemble.feature_importances import why_none
 from dmondrian.errors import CheckpointError, CorruptError, StoreError
 
 _MOST_PEEKED = 40  # checkpoints whose sizes are read
@@ -131,26 +131,7 @@ def _add_model(facts: Facts, url: str) -> None:
 
         is_of_variance = isinstance(trees.calibration, dict) and "squares" in trees.calibration
         facts.calibrated = kind_of(is_of_variance).from_json(trees.calibration).in_words
-    facts.no_importances = why_none(trees.parameters)
-    shares = trees.summary.importances()
-    if facts.no_importances is None and shares is None:
-        facts.no_importances = (
-            "the gains of splits are too large to be added up"
-            if trees.is_recorded
-            else "the checkpoint was written by an earlier version, which did not record them; "
-            "`dmondrian describe RUN --importances` finds them in the trees"
-        )
-    if shares is None:
-        return
-    if facts.schema is None:
-        names = stored.get("feature_names") or [f"x{j}" for j in range(len(shares))]
-        shares_of = list(zip(names, shares, strict=True))
-    else:
-        shares_of, start = [], 0
-        for column in facts.schema.columns:
-            shares_of.append((column.name, math.fsum(shares[start : start + column.width])))
-            start += column.width
-    facts.importances = sorted(shares_of, key=lambda pair: -pair[1])
+    facts.importances, facts.no_importances = importances_of_columns(trees, stored, facts.schema)
 
 
 def _growth(run: Run) -> list[tuple[int, int, int]]:

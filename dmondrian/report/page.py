@@ -15,7 +15,7 @@ from dmondrian import __version__
 from dmondrian._atomic_write import check_whole, write_whole
 from dmondrian.errors import ParameterError
 from dmondrian.report import sections
-from dmondrian.report.column_dependence import dependence, find_dependence
+from dmondrian.report.dependence_charts import dependence, find_dependence
 from dmondrian.report.facts import Facts, gather
 from dmondrian.report.rendering import render
 

@@ -13,19 +13,19 @@ import pytest
 from dmondrian import AMFClassifier, AMFRegressor, ParameterError, load
 from dmondrian.data import Column
 from dmondrian.distributed import TrainedRun, train
-from dmondrian.export import partial_dependence
-from dmondrian.frames import FrameModel
-from dmondrian.report import column_spread, write_report
-from dmondrian.report.column_dependence import (
+from dmondrian.export import column_spread, partial_dependence
+from dmondrian.export.column_dependence import (
     _PART_OF,
     encoded,
-    find_dependence,
     name_of_value,
     shown_of,
     spread_of,
     values_of,
 )
-from dmondrian.report.column_spread import read_some
+from dmondrian.export.column_spread import read_some
+from dmondrian.frames import FrameModel
+from dmondrian.report import write_report
+from dmondrian.report.dependence_charts import find_dependence
 from dmondrian.report.facts import gather
 from dmondrian.report.sections import inputs
 from tests.cli.command import call

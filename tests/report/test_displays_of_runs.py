@@ -8,6 +8,8 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 from matplotlib import pyplot
@@ -15,15 +17,18 @@ from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_s
 
 from dmondrian import AMFClassifier, AMFRegressor, MondrianForestRegressor, ParameterError
 from dmondrian.displays import (
+    ColumnDependenceDisplay,
     ConfusionDisplay,
     CoverageDisplay,
     ForecastErrorDisplay,
+    ImportancesDisplay,
     PrecisionRecallDisplay,
     ReliabilityDisplay,
     RocDisplay,
     stream_predictions,
 )
 from dmondrian.distributed import TrainedRun, train
+from dmondrian.report.dependence_charts import find_dependence
 from dmondrian.report.facts import gather
 from dmondrian.report.number_format import percent
 from dmondrian.report.sections import outcomes
@@ -110,6 +115,74 @@ def test_coverage_of_a_run_is_that_of_its_report(
     pairs = zip(cover.levels, cover.shares, strict=True)
     assert "(" + ", ".join(f"{level:.4g}: {share:.3f}" for level, share in pairs) + ")" in text
     assert cover.kind == "intervals"
+
+
+def test_importances_of_a_run_are_those_of_its_report(classified: TrainedRun, axes) -> None:
+    shown = ImportancesDisplay.from_run(classified.run_url, ax=axes)
+    facts = gather(classified.run_url)
+    pairs = zip(shown.feature_names, shown.importances.tolist(), strict=True)
+    assert list(pairs) == facts.importances
+    assert sum(shown.importances) == pytest.approx(1.0)
+    assert shown.bars_[0].get_width() == facts.importances[0][1]
+
+
+@pytest.fixture(scope="module")
+def of_times(client: Client, tmp_path_factory) -> TrainedRun:
+    """A run of three classes with a category, a number and a time with parts."""
+    draw, n = np.random.default_rng(0), 900
+    when = np.datetime64("2024-01-01", "ms") + draw.integers(0, 400 * 86_400_000, n)
+    kind, x = draw.choice(["a", "b", "c"], n), draw.normal(size=n)
+    label = np.where(kind == "a", "one", np.where(x > 0.0, "two", "three"))
+    folder = tmp_path_factory.mktemp("of_times")
+    rows = pa.table({"kind": kind, "x": x, "when": when, "y": label})
+    pq.write_table(rows, folder / "rows.parquet")
+    forest = AMFClassifier(n_estimators=2, random_state=0, feature_scales=None, calibrate=False)
+    return train(forest, folder / "rows.parquet", target="y", run=folder / "run", client=client)
+
+
+def test_dependence_of_a_run_is_that_of_its_report(of_times: TrainedRun) -> None:
+    facts = gather(of_times.run_url)
+    (found, *_), reason = find_dependence(facts, 10)
+    assert reason == ""
+    classes = facts.run_json["classes"]
+    seen = set()
+    for one in found:
+        part = one.part or None
+        shown = ColumnDependenceDisplay.from_run(of_times.run_url, one.column.name, part=part)
+        np.testing.assert_array_equal(shown.means, one.means)
+        assert shown.names == classes
+        assert shown.ends == one.ends
+        if one.shares is None:
+            assert shown.shares is None
+            assert shown.rows_ is None
+        else:
+            np.testing.assert_array_equal(shown.shares, one.shares)
+            assert [bar.get_height() for bar in shown.rows_] == one.shares.tolist()
+        if isinstance(shown.values[0], str):
+            heights = [[bar.get_height() for bar in bars] for bars in shown.drawn_]
+            np.testing.assert_array_equal(heights, one.means.T)
+        else:
+            drawn = [line.get_ydata() for line in shown.drawn_]
+            np.testing.assert_array_equal(drawn, one.means.T)
+        seen.add((one.column.name, one.part))
+        pyplot.close("all")
+    assert {("kind", ""), ("x", ""), ("when", "date"), ("when", "hour")} <= seen
+
+
+def test_dependence_of_numbers_and_of_what_is_refused(of_numbers, kernel, density, axes) -> None:
+    name = "a column with quite a long name, number 0"
+    shown = ColumnDependenceDisplay.from_run(of_numbers.run_url, name, ax=axes)
+    assert shown.names == ["mean forecast"]
+    assert shown.means[-1, 0] > shown.means[0, 0] + 1e4  # the label is a square of it
+    assert shown.ax_ is axes
+    with pytest.raises(ParameterError, match="has no column 'x': it has"):
+        ColumnDependenceDisplay.from_run(of_numbers.run_url, "x")
+    with pytest.raises(ParameterError, match=r"part is 'hour'; .* has \[''\]"):
+        ColumnDependenceDisplay.from_run(of_numbers.run_url, name, part="hour")
+    with pytest.raises(ParameterError, match="cells of a Mondrian kernel are fitted together"):
+        ImportancesDisplay.from_run(kernel.run_url)
+    with pytest.raises(ParameterError, match="no importances: a density has no labels"):
+        ImportancesDisplay.from_run(density.run_url)
 
 
 @pytest.mark.parametrize("k", [2, 3, 6])

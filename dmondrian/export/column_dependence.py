@@ -1,4 +1,4 @@
-"""How forecasts depend on columns: partial dependence of the most important ones, from the trees.
+"""How forecasts of a run depend on its columns: partial dependence, from the trees.
 
 Beside it stand where rows lie on each, and which pairs of columns act together.
 
@@ -13,24 +13,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from markupsafe import Markup
 
 from dmondrian._text.wording import counted
-from dmondrian.data import Column, Schema
+from dmondrian.data import Column, Plan, Schema
 from dmondrian.data.encode import encode_features
 from dmondrian.data.schema import CYCLIC_PARTS
 from dmondrian.errors import ParameterError
-from dmondrian.report.charts import Line, bar_chart, histogram_chart, line_chart, shortened
-from dmondrian.report.column_spread import RowsRead, read_some, shares_of_bins
-from dmondrian.report.facts import Facts
-from dmondrian.report.number_format import metric, number, percent
-from dmondrian.report.rendering import Figure, render
+from dmondrian.export.column_spread import RowsRead, read_some, shares_of_bins
+from dmondrian.export.plain_trees import plain_trees
+from dmondrian.export.tree_dependence import Factor, dependence_of, interaction_of
 
 _POINTS = 33  # of a column of numbers, whose range they cut evenly
 _MOST_WHOLE = 64  # whole numbers that are all shown
@@ -39,8 +36,8 @@ _MOST_CLASSES = 4  # in a chart: the page has as many colours
 _BINS = 25  # of a column of numbers
 _MOST_PAIRED = 6  # columns of which all pairs are looked at
 _PAIR_VALUES = 8  # of a column there
-_LEAST_TOGETHER = 0.02  # of the variance of the dependence on both, for a pair to be shown
-_YEARS = 253_402_300_800  # seconds from 1970 to the year 10000
+LEAST_TOGETHER = 0.02
+"""Share of the variance of the dependence on both columns, for a pair to be shown."""
 
 
 class Dependence(NamedTuple):
@@ -72,35 +69,40 @@ class Dependences(NamedTuple):
     rows: str  # whose shares are shown, in words, or why there are none
 
 
-def find_dependence(facts: Facts, n_columns: int) -> tuple[Dependences, str]:
-    """Return the dependence on the most important columns, or why it cannot be had."""
-    schema = facts.schema
-    if schema is None:
-        return _NONE, (
-            "the run was fitted on arrays; dmondrian.export.partial_dependence takes the estimator"
-        )
-    if facts.manifest is None:
-        return _NONE, "there is no checkpoint yet"
-    if facts.no_importances is not None:
-        return _NONE, f"the columns have no importances: {facts.no_importances}"
-    if str(facts.run_json.get("algorithm")).startswith("generalized"):
-        return _NONE, "the trees of a generalised forest add up on the scale of its loss alone"
-    from dmondrian.estimators.load import load_estimator  # what follows loads Numba
-    from dmondrian.export.plain_trees import plain_trees
-    from dmondrian.export.tree_dependence import Factor, dependence_of, interaction_of
+def dependence_on(
+    estimator: Any, schema: Schema, plan: Plan | None, learned: int, names: Sequence[str]
+) -> Dependences:
+    """Return the dependence of a run's forecasts on columns.
 
-    estimator = load_estimator(facts.name)
-    try:
-        trees = plain_trees(estimator)
-    except ParameterError as error:
-        return _NONE, str(error)
+    Parameters
+    ----------
+    estimator : estimator
+        Of the run, see :func:`dmondrian.load`.
+    schema : Schema
+    plan : Plan or None
+        Its stream, whose rows are looked at; None where it is not known.
+    learned : int
+        Rows of the stream that were learned.
+    names : sequence of str
+        Of columns.
+
+    Raises
+    ------
+    ParameterError
+        The forest is no sum over leaves of its forecasts.
+    """
+    if str(estimator.algorithm).startswith("generalized"):
+        raise ParameterError(
+            "the trees of a generalised forest add up on the scale of its loss alone"
+        )
+    trees = plain_trees(estimator)
     places, start = {}, 0
     for column in schema.columns:
         places[column.name] = column, list(range(start, start + column.width))
         start += column.width
-    chosen = [places[name] for name, share in facts.importances[:n_columns] if share > 0.0]
+    chosen = [places[name] for name in names]
     asked = [feature for _, features in chosen for feature in features]
-    rows = read_some(facts.plan, facts.manifest.position, asked)
+    rows = read_some(plan, learned, asked)
     found, factors, start = [], [], 0
     for column, features in chosen:
         own = rows.X[:, start : start + len(features)]
@@ -129,12 +131,9 @@ def find_dependence(facts: Facts, n_columns: int) -> tuple[Dependences, str]:
         for j, (other, another) in enumerate(factors)
         for name, factor in factors[:j]
     ]
-    pairs = [pair for pair in pairs if pair.share >= _LEAST_TOGETHER]
+    pairs = [pair for pair in pairs if pair.share >= LEAST_TOGETHER]
     pairs.sort(key=lambda pair: -pair.size)
-    return (
-        Dependences(found, pairs, len(factors), _in_rows(rows)),
-        "" if found else "no split is worth anything yet",
-    )
+    return Dependences(found, pairs, len(factors), _in_rows(rows))
 
 
 def _in_rows(rows: RowsRead) -> str:
@@ -143,9 +142,6 @@ def _in_rows(rows: RowsRead) -> str:
         return f"Where rows lie is not shown: {rows.reason}."
     which = "all rows learned" if rows.are_all else "rows in parts spread evenly over those learned"
     return f"Shares of rows are of {counted(len(rows.X), 'row')}: {which}."
-
-
-_NONE = Dependences([], [], 0, "")
 
 
 _PART_OF = {
@@ -276,73 +272,7 @@ def encoded(schema: Schema, column: Column, values: Sequence[Any]) -> np.ndarray
     return encode_features(alone, {column.name: array}, len(values), {}, str)
 
 
-def dependence(facts: Facts) -> Markup:
-    """Draw the dependence of forecasts on columns, where it was asked for."""
-    if facts.dependence is None:
-        return Markup()
-    (found, pairs, n_paired, rows_in_words), reason = facts.dependence
-    classes = [str(label) for label in facts.run_json.get("classes") or []]
-    places = _shown_classes(found, classes)
-    what = _in_words(classes, places)
-    tables: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = []
-    figures, missing = [], []
-    for one in found:
-        lines = {classes[k] if classes else what: one.means[:, k].tolist() for k in places}
-        name = f"{one.column.name}, {one.part}" if one.part else one.column.name
-        n_more = len(one.column.levels) - len(one.values)
-        if one.column.kind == "category" and n_more > 0:
-            name += f" (of {len(one.column.levels):,} levels the first {len(one.values)})"
-        form = percent if classes else metric
-        if one.missing is not None:
-            means = ", ".join(
-                f"{classes[k]} {form(float(one.missing[k]))}" if len(places) > 1 else
-                form(float(one.missing[k])) for k in places
-            )  # fmt: skip
-            missing.append((one.column.name, means))
-        if one.column.kind != "category" and one.part in ("", "date"):
-            figures.append(_line_figure(one, name, lines, what, form if classes else number))
-            figures += _histogram(one, name)
-            continue
-        levels = [name_of_value(one.part, each) for each in one.values] if one.part else one.values
-        if len(places) == 1 and float(one.means[:, places].min()) >= 0.0:
-            (values,) = lines.values()
-            figures.append(Figure(name, bar_chart(list(zip(levels, values, strict=True)), form)))
-        else:
-            rows = [(level, *(form(values[i]) for values in lines.values()))
-                    for i, level in enumerate(levels)]  # fmt: skip
-            tables.append((name, ("level", *lines), rows))
-        if one.column.kind == "category" and one.shares is not None:
-            bars = list(zip(one.values, one.shares.tolist(), strict=True))
-            figures.append(Figure(f"{name}: {_OF_ROWS}", bar_chart(bars, percent)))
-    together = [
-        (
-            " and ".join(pair.names),
-            percent(pair.size) if classes else number(pair.size),
-            percent(pair.share),
-        )
-        for pair in pairs
-    ]
-    return render(
-        "dependence.html", reason=reason, what=what, figures=figures, tables=tables,
-        missing=missing, together=together, n_paired=n_paired,
-        rows_in_words=rows_in_words, least_share=percent(_LEAST_TOGETHER),
-    )  # fmt: skip
-
-
-_OF_ROWS = "shares of rows"
-
-
-def _histogram(one: Dependence, name: str) -> list[Figure]:
-    """Return where rows lie on a column of numbers or times, if it is known."""
-    if one.shares is None:
-        return []
-    bars = list(zip(one.ends, one.ends[1:], one.shares.tolist(), strict=False))
-    x_form = _date if one.column.kind == "time" else number
-    chart = histogram_chart(bars, shortened([one.column.name], 40)[0], x_form)
-    return [Figure(f"{name}: {_OF_ROWS}", chart)]
-
-
-def _shown_classes(found: Sequence[Dependence], classes: Sequence[str]) -> list[int]:
+def classes_shown(found: Sequence[Dependence], classes: Sequence[str]) -> list[int]:
     """Return the outputs to show: the second of two classes, or those that vary most of many."""
     if len(classes) <= 2:
         return [len(classes) - 1] if classes else [0]
@@ -352,32 +282,8 @@ def _shown_classes(found: Sequence[Dependence], classes: Sequence[str]) -> list[
     return sorted(np.argsort(-ranges, kind="stable")[:_MOST_CLASSES].tolist())
 
 
-def _in_words(classes: Sequence[str], places: Sequence[int]) -> str:
+def forecast_in_words(classes: Sequence[str], places: Sequence[int]) -> str:
     """Return what the mean is of."""
     if not classes:
         return "mean forecast"
     return f"mean probability of {classes[places[0]]}" if len(places) == 1 else "mean probability"
-
-
-def _line_figure(
-    one: Dependence,
-    name: str,
-    lines: dict[str, list[float]],
-    what: str,
-    form: Callable[[float], str],
-) -> Figure:
-    drawn = [
-        Line(name, list(zip(map(float, one.values), values, strict=True)))
-        for name, values in lines.items()
-    ]
-    x_form = _date if one.column.kind == "time" else number
-    label = f"{what} against {one.column.name}"
-    chart = line_chart(drawn, shortened([one.column.name], 40)[0], x_form, form, label=label)
-    return Figure(name, chart, tuple(lines) if len(lines) > 1 else ())
-
-
-def _date(micros: float) -> str:
-    seconds = micros / 1e6
-    if not 0.0 <= seconds < _YEARS:
-        return number(seconds)
-    return time.strftime("%Y-%m-%d", time.gmtime(seconds))

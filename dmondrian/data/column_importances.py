@@ -1,0 +1,53 @@
+"""What the splits on each column of a model are worth, of what its checkpoint notes.
+
+Relies on sums that checkpoints keep by feature: no tree is read. Promises words where there are
+none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dmondrian.data.schema import Schema
+from dmondrian.ensemble.feature_importances import why_none
+
+if TYPE_CHECKING:
+    from dmondrian.checkpoint.model import Trees
+
+
+def importances_of_columns(
+    trees: Trees, stored: Mapping[str, Any], schema: Schema | None
+) -> tuple[list[tuple[str, float]], str | None]:
+    """Return columns and their shares, the largest first; and why there are none, None if not.
+
+    Parameters
+    ----------
+    trees : Trees
+        Of :func:`dmondrian.checkpoint.known_trees`, as is `stored`.
+    stored : mapping
+        model_json.
+    schema : Schema or None
+        Of the run; None of a model of arrays, which has features in place of columns.
+    """
+    reason = why_none(trees.parameters)
+    shares = trees.summary.importances()
+    if reason is None and shares is None:
+        reason = (
+            "the gains of splits are too large to be added up"
+            if trees.is_recorded
+            else "the checkpoint was written by an earlier version, which did not record them; "
+            "`dmondrian describe RUN --importances` finds them in the trees"
+        )
+    if shares is None:
+        return [], reason
+    if schema is None:
+        names = stored.get("feature_names") or [f"x{j}" for j in range(len(shares))]
+        found = list(zip(names, shares, strict=True))
+    else:
+        found, start = [], 0
+        for column in schema.columns:
+            found.append((column.name, math.fsum(shares[start : start + column.width])))
+            start += column.width
+    return sorted(found, key=lambda pair: -pair[1]), reason

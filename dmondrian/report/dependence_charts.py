@@ -1,0 +1,152 @@
+"""Charts of how forecasts depend on columns, and which pairs of them act together.
+
+Relies on :mod:`dmondrian.export.column_dependence` for the numbers. Promises words where there are
+none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from dmondrian.errors import ParameterError
+from dmondrian.report.charts import Line, bar_chart, histogram_chart, line_chart, shortened
+from dmondrian.report.facts import Facts
+from dmondrian.report.number_format import metric, number, percent
+from dmondrian.report.rendering import Figure, render
+
+if TYPE_CHECKING:
+    from dmondrian.export.column_dependence import Dependence
+
+_NONE: Any = ([], [], 0, "")
+_YEARS = 253_402_300_800  # seconds from 1970 to the year 10000
+
+
+def find_dependence(facts: Facts, n_columns: int) -> tuple[Any, str]:
+    """Return the dependence on the most important columns, or why it cannot be had.
+
+    Returns
+    -------
+    found : Dependences
+        See :mod:`dmondrian.export.column_dependence`, which loads Numba.
+    reason : str
+        "" where there is one.
+    """
+    if facts.schema is None:
+        return _NONE, (
+            "the run was fitted on arrays; dmondrian.export.partial_dependence takes the estimator"
+        )
+    if facts.manifest is None:
+        return _NONE, "there is no checkpoint yet"
+    if facts.no_importances is not None:
+        return _NONE, f"the columns have no importances: {facts.no_importances}"
+    from dmondrian.estimators.load import load_estimator  # loads Numba
+    from dmondrian.export.column_dependence import dependence_on
+
+    names = [name for name, share in facts.importances[:n_columns] if share > 0.0]
+    learned = facts.manifest.position
+    try:
+        found = dependence_on(load_estimator(facts.name), facts.schema, facts.plan, learned, names)
+    except ParameterError as error:
+        return _NONE, str(error)
+    return found, "" if found.columns else "no split is worth anything yet"
+
+
+def dependence(facts: Facts) -> Markup:
+    """Draw the dependence of forecasts on columns, where it was asked for."""
+    if facts.dependence is None:
+        return Markup()
+    from dmondrian.export.column_dependence import (
+        LEAST_TOGETHER,
+        classes_shown,
+        forecast_in_words,
+        name_of_value,
+    )
+
+    (found, pairs, n_paired, rows_in_words), reason = facts.dependence
+    classes = [str(label) for label in facts.run_json.get("classes") or []]
+    places = classes_shown(found, classes)
+    what = forecast_in_words(classes, places)
+    tables: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = []
+    figures, missing = [], []
+    for one in found:
+        lines = {classes[k] if classes else what: one.means[:, k].tolist() for k in places}
+        name = f"{one.column.name}, {one.part}" if one.part else one.column.name
+        n_more = len(one.column.levels) - len(one.values)
+        if one.column.kind == "category" and n_more > 0:
+            name += f" (of {len(one.column.levels):,} levels the first {len(one.values)})"
+        form = percent if classes else metric
+        if one.missing is not None:
+            means = ", ".join(
+                f"{classes[k]} {form(float(one.missing[k]))}" if len(places) > 1 else
+                form(float(one.missing[k])) for k in places
+            )  # fmt: skip
+            missing.append((one.column.name, means))
+        if one.column.kind != "category" and one.part in ("", "date"):
+            figures.append(_line_figure(one, name, lines, what, form if classes else number))
+            figures += _histogram(one, name)
+            continue
+        levels = [name_of_value(one.part, each) for each in one.values] if one.part else one.values
+        if len(places) == 1 and float(one.means[:, places].min()) >= 0.0:
+            (values,) = lines.values()
+            figures.append(Figure(name, bar_chart(list(zip(levels, values, strict=True)), form)))
+        else:
+            rows = [(level, *(form(values[i]) for values in lines.values()))
+                    for i, level in enumerate(levels)]  # fmt: skip
+            tables.append((name, ("level", *lines), rows))
+        if one.column.kind == "category" and one.shares is not None:
+            bars = list(zip(one.values, one.shares.tolist(), strict=True))
+            figures.append(Figure(f"{name}: {_OF_ROWS}", bar_chart(bars, percent)))
+    together = [
+        (
+            " and ".join(pair.names),
+            percent(pair.size) if classes else number(pair.size),
+            percent(pair.share),
+        )
+        for pair in pairs
+    ]
+    return render(
+        "dependence.html", reason=reason, what=what, figures=figures, tables=tables,
+        missing=missing, together=together, n_paired=n_paired,
+        rows_in_words=rows_in_words, least_share=percent(LEAST_TOGETHER),
+    )  # fmt: skip
+
+
+_OF_ROWS = "shares of rows"
+
+
+def _histogram(one: Dependence, name: str) -> list[Figure]:
+    """Return where rows lie on a column of numbers or times, if it is known."""
+    if one.shares is None:
+        return []
+    bars = list(zip(one.ends, one.ends[1:], one.shares.tolist(), strict=False))
+    x_form = _date if one.column.kind == "time" else number
+    chart = histogram_chart(bars, shortened([one.column.name], 40)[0], x_form)
+    return [Figure(f"{name}: {_OF_ROWS}", chart)]
+
+
+def _line_figure(
+    one: Dependence,
+    name: str,
+    lines: dict[str, list[float]],
+    what: str,
+    form: Callable[[float], str],
+) -> Figure:
+    drawn = [
+        Line(name, list(zip(map(float, one.values), values, strict=True)))
+        for name, values in lines.items()
+    ]
+    x_form = _date if one.column.kind == "time" else number
+    label = f"{what} against {one.column.name}"
+    chart = line_chart(drawn, shortened([one.column.name], 40)[0], x_form, form, label=label)
+    return Figure(name, chart, tuple(lines) if len(lines) > 1 else ())
+
+
+def _date(micros: float) -> str:
+    seconds = micros / 1e6
+    if not 0.0 <= seconds < _YEARS:
+        return number(seconds)
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
