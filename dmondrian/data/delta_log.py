@@ -1,24 +1,32 @@
-"""Changes of a Delta table between two of its versions: which files hold rows that were appended.
+"""Changes of a table between two of its versions: which files hold rows that were appended.
 
 A commit of a Delta log adds and removes files. One that only adds has appended rows. One that does
 both has written rows again: with other values (UPDATE, MERGE), without some (DELETE), or as they
-were in fewer files (OPTIMIZE, whose actions have ``dataChange`` false).
+were in fewer files (OPTIMIZE, whose actions have ``dataChange`` false). It may also leave rows of a
+file out by a deletion vector: the file is removed and added with another one. Commits of Iceberg
+tables are brought to this form.
 
 Relies on the actions of the log (the protocol of Delta, github.com/delta-io/delta/blob/master/
 PROTOCOL.md). Promises that rows which were in the table at the first version are in no file that is
 returned, and that each row appended later is in one: in the file that appended it, so that the
-result does not depend on when one looks; where that file is gone, in the one that took its rows
-over, if that has no others. Rows that were changed or deleted before they were learned are taken as
-they are at last if they were written again apart from others.
+result does not depend on when one looks; where that file is gone, or rows of it are left out, in
+the one that took its rows over, if that has no others. Rows that were changed or deleted before
+they were learned are taken as they are at last if they were written again apart from others.
+
+What a commit adds that takes rows away from learned files, by removing these or by deletion
+vectors, is not learned, in whatever partition it is: it may stand in the place of learned rows, and
+an update may move a row to another partition. It is one rule for both ways to write. Only a DELETE
+leaves rows where they are, so each partition counts by itself there.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeGuard
 
+from dmondrian.data.plan import TableState
 from dmondrian.errors import DataError
 
 LEARNED, NEW, BOTH = "learned", "new", "both"  # rows of a file
@@ -33,6 +41,8 @@ class Added:
     rows: int  # by its statistics; 0 where there are none
     status: str
     n_masked: int = 0  # rows that a deletion vector leaves out
+    # Rows that the file, or one it was made of, appended are in files with learned rows alone.
+    is_torn: bool = False
     entry: Entry | None = None  # where its rows are among those to learn
 
 
@@ -50,9 +60,9 @@ class Entry:
             yield from original.all_files()
 
     def best(self, is_there: Callable[[str], bool]) -> Iterator[Added]:
-        """Yield the files to read: the originals if all of them are there."""
+        """Yield the files to read: the originals if all of them are there with all rows."""
         found = [file for entry in self.originals for file in entry.best(is_there)]
-        if found and all(is_there(file.path) for file in found):
+        if found and all(is_there(file.path) and not file.n_masked for file in found):
             yield from found
         else:
             yield from self.files
@@ -63,8 +73,43 @@ class Counts:
     """Rows that changed after they were learned."""
 
     deleted: int = 0
-    updated: int = 0
+    updated: int = 0  # other rows stand in their place
     unlearned: int = 0  # rows written into files together with learned ones
+    bounds: set[str] = field(default_factory=set)  # which of these are upper bounds
+
+    def add(self, name: str, n: int, is_exact: bool) -> None:
+        """Add rows to a count; a number that is not exact is an upper bound."""
+        if n > 0:
+            setattr(self, name, getattr(self, name) + n)
+            if not is_exact:
+                self.bounds.add(name)
+
+
+@dataclass
+class _Loss:
+    """Rows that a commit takes away from files, and adds; of one partition or of all."""
+
+    learned: int  # of removed files with learned rows
+    fresh: int  # of removed files with none
+    masked: int  # left out by deletion vectors of files with learned rows
+    masked_fresh: int  # of files with none
+    added: int
+    is_pure: bool  # no file holds both
+
+    @property
+    def most(self) -> int:
+        """Most learned rows that it took away."""
+        return self.learned + self.masked
+
+    @property
+    def net(self) -> int:
+        """Rows that are fewer now; below 0 they are more."""
+        return self.most + self.fresh + self.masked_fresh - self.added
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all rows that it took away were learned."""
+        return self.is_pure and not self.fresh and not self.masked_fresh
 
 
 class Changes:
@@ -75,10 +120,13 @@ class Changes:
     learned : mapping of str to int
         Rows of the files that were in the table at the first version, as far as they are known.
         Files that are removed and were not added since were in it too.
+    mixed : collection of str
+        Those of them with rows that were not learned.
     """
 
-    def __init__(self, learned: Mapping[str, int]) -> None:
+    def __init__(self, learned: Mapping[str, int], mixed: Collection[str] = ()) -> None:
         self._learned = learned
+        self._mixed = set(mixed)
         self._files: dict[str, Added] = {}
         self._entries: dict[int, Entry] = {}  # by identity, in order
         self.counts = Counts()
@@ -99,78 +147,113 @@ class Changes:
                 removes[action["remove"]["path"]] = action["remove"]
             elif "commitInfo" in action:
                 info = action["commitInfo"]
-        if info.get("operation") == "RESTORE":
+        operation = str(info.get("operation") or "")
+        if operation == "RESTORE":
             self._restore(list(adds.values()), list(removes.values()))
             return
-        for path in sorted(adds.keys() & removes.keys()):
+        masks = [
             self._mask(adds.pop(path), removes.pop(path))
-        parts = {_part(action) for action in (*adds.values(), *removes.values())}
-        is_parted = None not in parts
-        n_removed, n_added = 0, 0  # rows of files that are rewritten and hold learned rows
+            for path in sorted(adds.keys() & removes.keys())
+        ]
+        actions = [*adds.values(), *removes.values(), *(add for add, _ in masks)]
+        is_change = any(action.get("dataChange", True) for action in actions)
+        parts = {_part(action) for action in actions}
+        has_parts = None not in parts
+        ordered = sorted(adds, key=lambda path: (str(_part(adds[path])) if has_parts else "", path))
+        is_parted = has_parts and (operation == "DELETE" or not is_change)
+        losses = []
         for part in sorted(parts, key=str) if is_parted else [None]:
-            some = [path for path in sorted(adds) if not is_parted or _part(adds[path]) == part]
+            some = [path for path in ordered if not is_parted or _part(adds[path]) == part]
             gone = [path for path in removes if not is_parted or _part(removes[path]) == part]
-            rows = self._rewrite([adds[path] for path in some], [removes[path] for path in gone])
-            n_removed, n_added = n_removed + rows[0], n_added + rows[1]
-        if n_removed or n_added:
-            self._count(n_removed, n_added, info)
+            loss = self._rewrite(
+                [adds[path] for path in some],
+                [removes[path] for path in gone],
+                [mask for mask in masks if not is_parted or _part(mask[0]) == part],
+                is_change,
+            )
+            losses.append(loss)
+        if not is_change:
+            return
+        before = self.counts.unlearned
+        self._count([loss for loss in losses if loss is not None], info)
+        if self.counts.unlearned > before:
+            for path in adds:
+                if (file := self._files[path]).status == LEARNED:
+                    file.status = BOTH
 
     def _restore(self, adds: list[Mapping[str, Any]], removes: list[Mapping[str, Any]]) -> None:
         """Take the files of an earlier version: what was not appended since is learned."""
         gone = [self._files.get(action["path"]) for action in removes]
-        self._take_out([file for file in gone if file is not None and file.status == NEW])
-        self.counts.deleted += sum(
-            self._rows(action)
-            for action, file in zip(removes, gone, strict=True)
-            if file is None or file.status != NEW
-        )
+        self._take_out([file for file in gone if _is_new(file)])
+        masked = {add["path"]: _n_masked(add) for add in adds}
+        for action, file in zip(removes, gone, strict=True):
+            if not _is_new(file):
+                # A file that stays may have got its earlier deletion vector again.
+                stay = self._rows(action) + _n_masked(action) - masked.get(action["path"], 0)
+                there = stay if action["path"] in masked else 0
+                is_pure = self._is_pure(action["path"])
+                self.counts.add("deleted", self._rows(action) - there, is_pure)
         again = [self._files.get(add["path"]) for add in adds]
-        news = [file is not None and file.status == NEW for file in again]
+        news = [_is_new(file) for file in again]
         self._add([add for add, is_new in zip(adds, news, strict=True) if is_new], NEW)
         self._add([add for add, is_new in zip(adds, news, strict=True) if not is_new], LEARNED)
 
-    def _mask(self, add: Mapping[str, Any], remove: Mapping[str, Any]) -> None:
-        """Note that a file got another deletion vector."""
-        now, then = _n_masked(add), _n_masked(remove)
+    def _mask(
+        self, add: Mapping[str, Any], remove: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], int]:
+        """Return that a file got another deletion vector, and how many rows this leaves out."""
         file = self._files.get(add["path"])
         if file is not None:
-            file.n_masked = now
-        if file is None or file.status != NEW:
-            self.counts.deleted += max(0, now - then)
+            file.n_masked = _n_masked(add)
+            if file.entry is not None:
+                file.entry.originals = []  # which have the rows that are left out
+        return add, max(0, _n_masked(add) - _n_masked(remove))
 
     def _rewrite(
-        self, adds: list[Mapping[str, Any]], removes: list[Mapping[str, Any]]
-    ) -> tuple[int, int]:
-        """Take the files of one partition that a commit adds and removes.
+        self,
+        adds: list[Mapping[str, Any]],
+        removes: list[Mapping[str, Any]],
+        masks: list[tuple[Mapping[str, Any], int]],
+        is_change: bool,
+    ) -> _Loss | None:
+        """Take the files of one partition, or of all, that a commit adds, removes and masks.
 
         Returns
         -------
-        n_removed, n_added : int
-            Rows of these files, if data changed that are learned.
+        _Loss or None
+            None if no learned row is taken away.
         """
-        is_change = any(action.get("dataChange", True) for action in (*adds, *removes))
         gone = [self._files.get(action["path"]) for action in removes]
-        fresh = [file for file in gone if file is not None and file.status == NEW]
-        others = [
-            action
-            for action, file in zip(removes, gone, strict=True)
-            if file is None or file.status != NEW
-        ]
-        if not removes:
-            self._add(adds, NEW if is_change else LEARNED)
-            return 0, 0
-        if not others:
-            olds = self._take_out(fresh)
+        hidden = [(self._files.get(action["path"]), n) for action, n in masks if n]
+        fresh = [file for file in gone if _is_new(file)]
+        others = [action for action, file in zip(removes, gone, strict=True) if not _is_new(file)]
+        touched = [*gone, *(file for file, _ in hidden)]
+        if all(map(_is_new, touched)):
+            olds = self._take_out([file for file in fresh if adds or not file.is_torn])
             if adds:
-                self._add(adds, NEW, [] if is_change else olds)
-        elif not fresh or (is_change and not adds):
-            self._take_out(fresh)
-            self._add(adds, LEARNED)
+                is_new = is_change or bool(removes)
+                self._add(adds, NEW if is_new else LEARNED, [] if is_change else olds)
+            for action in adds if any(file.is_torn for file in fresh) else ():
+                self._files[action["path"]].is_torn = True
+            return None
+        paths = [*(action["path"] for action in removes), *(add["path"] for add, n in masks if n)]
+        is_pure = all(map(self._is_pure, paths))
+        if not any(map(_is_new, touched)) or (is_change and not adds):
+            self._take_out([file for file in fresh if not file.is_torn])
+            self._add(adds, LEARNED if is_pure else BOTH)
         else:
             self._add(adds, BOTH)
-        if not is_change or not others:
-            return 0, 0
-        return sum(map(self._rows, others)), sum(map(_rows, adds))
+            for file, _ in hidden:
+                if file is not None and file.status == NEW:
+                    file.is_torn = True
+        return _Loss(
+            learned=sum(map(self._rows, others)),
+            fresh=sum(max(0, file.rows - file.n_masked) for file in fresh),
+            masked=sum(n for file, n in hidden if not _is_new(file)),
+            masked_fresh=sum(n for file, n in hidden if _is_new(file)),
+            added=sum(map(_rows, adds)),
+            is_pure=is_pure,
+        )
 
     def _add(
         self, adds: list[Mapping[str, Any]], status: str, originals: list[Entry] | None = None
@@ -210,38 +293,95 @@ class Changes:
             self._entries = rest
         return taken
 
-    def _rows(self, remove: Mapping[str, Any]) -> int:
-        file = self._files.get(remove["path"])
-        return self._learned.get(remove["path"], 0) if file is None else file.rows
+    def _is_pure(self, path: str) -> bool:
+        """Return whether a file does not have both learned rows and others."""
+        file = self._files.get(path)
+        return path not in self._mixed if file is None else file.status != BOTH
 
-    def _count(self, n_removed: int, n_added: int, info: Mapping[str, Any]) -> None:
-        """Count what a commit did to rows that were learned, by its metrics if it has them."""
-        operation = str(info.get("operation", ""))
+    def _rows(self, remove: Mapping[str, Any]) -> int:
+        """Return the rows that a removed file had and that were not left out."""
+        file = self._files.get(remove["path"])
+        rows = self._learned.get(remove["path"], 0) if file is None else file.rows
+        return max(0, rows - _n_masked(remove))
+
+    def _count(self, losses: list[_Loss], info: Mapping[str, Any]) -> None:
+        """Count what a commit did to rows that were learned, with its metrics if it has them.
+
+        Metrics are of all rows, of which some may not have been learned. Where the operation is
+        not known, fewer rows than before are a deletion of the difference, and as many or more an
+        update of those that were there.
+        """
+        operation = str(info.get("operation") or "")
         metrics = {
             str(name).replace("_", "").lower(): value
             for name, value in (info.get("operationMetrics") or {}).items()
         }
 
-        def metric(*names: str) -> int | None:
-            values = [metrics[name] for name in names if name in metrics]
+        def metric(name: str) -> int | None:
             try:
-                return int(values[0]) if values else None
+                return int(metrics[name]) if name in metrics else None
             except (TypeError, ValueError):
                 return None
 
-        if operation == "MERGE":
-            self.counts.updated += metric("numtargetrowsupdated") or 0
-            self.counts.deleted += metric("numtargetrowsdeleted") or 0
-            self.counts.unlearned += metric("numtargetrowsinserted") or 0
-        elif operation == "UPDATE":
-            updated = metric("numupdatedrows")
-            self.counts.updated += n_added if updated is None else updated
-        elif operation == "DELETE":
-            deleted = metric("numdeletedrows")
-            self.counts.deleted += n_removed - n_added if deleted is None else deleted
+        most = sum(loss.most for loss in losses)
+        is_exact = all(loss.is_exact for loss in losses)
+        if operation == "DELETE":
+            named = metric("numdeletedrows")
+            n = sum(loss.masked + min(loss.learned, _apart(loss)) for loss in losses)
+            is_known = all(loss.is_pure and not loss.fresh for loss in losses)
+            self.counts.add("deleted", n if named is None else min(n, named), is_known)
+        elif operation == "UPDATE" and (updated := metric("numupdatedrows")) is not None:
+            self.counts.add("updated", min(most, updated), is_exact)
+        elif operation == "MERGE" and metric("numtargetrowsupdated") is not None:
+            for name, key in (
+                ("updated", "numtargetrowsupdated"),
+                ("deleted", "numtargetrowsdeleted"),
+            ):
+                self.counts.add(name, min(most, metric(key) or 0), is_exact)
+            self.counts.add("unlearned", metric("numtargetrowsinserted") or 0, True)
+        elif operation and operation not in ("UPDATE", "MERGE"):
+            self.counts.add("deleted", most, all(loss.is_pure for loss in losses))
+            self.counts.add("unlearned", sum(loss.added for loss in losses), True)
         else:
-            self.counts.deleted += n_removed
-            self.counts.unlearned += n_added
+            for loss in losses:
+                self._count_unnamed(loss)
+
+    def _count_unnamed(self, loss: _Loss) -> None:
+        """Count a commit whose operation is not known."""
+        is_masked = not loss.learned and not loss.fresh
+        is_known = loss.is_exact or (loss.is_pure and not loss.added)
+        self.counts.add("deleted", min(loss.most, loss.net), is_known)
+        if is_masked or loss.net <= 0:
+            # Not every row of a file that was written again is another one.
+            updated = min(loss.most, loss.added)
+            self.counts.add("updated", updated, loss.is_exact and is_masked)
+        self.counts.add("unlearned", -loss.net, True)
+
+
+def state_after(then: TableState, now: TableState, counts: Counts) -> TableState:
+    """Return the state of a table now, with what it did to learned rows up to then and since."""
+    return replace(
+        now,
+        deleted=then.deleted + counts.deleted,
+        updated=then.updated + counts.updated,
+        unlearned=then.unlearned + counts.unlearned,
+        bounds=tuple(sorted({*then.bounds, *counts.bounds})),
+    )
+
+
+def changes_since(then: TableState, rows: Mapping[str, int], learned: Collection[str]) -> Changes:
+    """Return the changes of a table since a state, none yet.
+
+    Parameters
+    ----------
+    then : TableState
+    rows : mapping of str to int
+        Rows of the files of the stream, and of those that were in the table.
+    learned : collection of str
+        Files of the stream.
+    """
+    # Of those with rows that were not learned it is not known which they are.
+    return Changes(rows, [path for path in rows if path not in learned] if then.unlearned else ())
 
 
 def files_to_learn(
@@ -260,8 +400,8 @@ def files_to_learn(
     Raises
     ------
     DataError
-        A file is gone and its rows are in others together with rows that were learned, or has a
-        deletion vector.
+        A file is gone and its rows are in others together with rows that were learned; or rows of
+        it were updated together with such rows, and left out.
     """
     found = [file for entry in changes.entries() for file in entry.best(is_there)]
     gone = [file.path for file in found if not is_there(file.path)]
@@ -272,7 +412,13 @@ def files_to_learn(
             "separated: restore the file, or train another run. A run that goes on before files "
             "are deleted does not come to this"
         )
-    refuse_masked(table, {file.path: file.n_masked for file in found})
+    if torn := [file.path for file in found if file.is_torn]:
+        raise DataError(
+            f"{table}: rows of {torn[0]}, which the run has not learned, were updated by the same "
+            "commit as learned ones, and left out where they were (merge-on-read): they cannot be "
+            "separated. Train another run; one that goes on before rows are updated does not come "
+            "to this"
+        )
     return found
 
 
@@ -294,9 +440,31 @@ def refuse_masked(table: str, n_masked: Mapping[str, int]) -> None:
         )
 
 
-def appended_only(live: Collection[str], learned: Collection[str]) -> list[str] | None:
-    """Return the live files beside learned ones; None if some of these are not live any more."""
-    return None if set(learned) - set(live) else [path for path in live if path not in learned]
+def appended_only(
+    live: Collection[str], learned: Collection[str], masked: Collection[str]
+) -> list[str] | None:
+    """Return the live files beside learned ones; None if some of these may stand in their place.
+
+    Parameters
+    ----------
+    live, learned : collection of str
+    masked : collection of str
+        Files of which rows are left out: whoever did that may have written them anew elsewhere.
+    """
+    found = [path for path in live if path not in learned]
+    is_rewritten = any(path not in live for path in learned)
+    is_masked = bool(found) and any(path in learned for path in masked)
+    return None if is_rewritten or is_masked else found
+
+
+def _is_new(file: Added | None) -> TypeGuard[Added]:
+    """Return whether a file has appended rows alone."""
+    return file is not None and file.status == NEW
+
+
+def _apart(loss: _Loss) -> int:
+    """Return the rows of removed files that a deletion did not write again."""
+    return max(0, loss.learned + loss.fresh - loss.added)
 
 
 def _part(action: Mapping[str, Any]) -> tuple[tuple[str, Any], ...] | None:

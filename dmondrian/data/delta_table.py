@@ -23,7 +23,13 @@ import pyarrow as pa
 from pyarrow import fs
 
 from dmondrian._optional import require
-from dmondrian.data.delta_log import Changes, appended_only, files_to_learn, refuse_masked
+from dmondrian.data.delta_log import (
+    appended_only,
+    changes_since,
+    files_to_learn,
+    refuse_masked,
+    state_after,
+)
 from dmondrian.data.listing import GLOB
 from dmondrian.data.plan import TableState
 from dmondrian.data.source import (
@@ -207,12 +213,12 @@ def files_since(
     if now.version > then.version:
         with suppress(DataError):  # with files that took rows of others over
             rows = {**open_table(now.uri, then.version).rows, **learned}
-    changes = Changes(rows)
+    changes = changes_since(then, rows, learned)
     try:
         for version in range(then.version + 1, now.version + 1):
             changes.commit(_actions(now.uri, version))
     except FileNotFoundError as error:
-        paths = appended_only(table.live, learned)
+        paths = appended_only(table.live, learned, table.masked)
         if paths is None:
             raise DataError(
                 f"{table.name}: its log has no entries any more of what came after version "
@@ -233,15 +239,8 @@ def files_since(
     }
     found = dict(_files(table, partitions))
     files = files_to_learn(changes, found.__contains__, table.name)
-    counts = changes.counts
-    state = TableState(
-        now.uri,
-        now.id,
-        now.version,
-        then.deleted + counts.deleted,
-        then.updated + counts.updated,
-        then.unlearned + counts.unlearned,
-    )
+    refuse_masked(table.name, {file.path: file.n_masked for file in files})
+    state = state_after(then, now, changes.counts)
     return [found[file.path] for file in files], state
 
 
@@ -261,7 +260,7 @@ def about_table(state: TableState) -> Iterator[str]:
     """Yield notes on what a table did to rows that a stream has from it."""
     kind = "Iceberg" if is_iceberg(state.uri) else "Delta"
     parts = [
-        f"{n:,} {'was' if n == 1 else 'were'} {what}"
+        f"{_number(state, what)} {'was' if n == 1 else 'were'} {what}"
         for n, what in ((state.deleted, "deleted"), (state.updated, "updated"))
         if n
     ]
@@ -272,10 +271,15 @@ def about_table(state: TableState) -> Iterator[str]:
         )
     if state.unlearned:
         yield (
-            f"{state.unlearned:,} rows of the {kind} table {state.uri} were written into files "
-            "together with rows that were learned, or in their place (MERGE, overwrite), and are "
-            "not learned: rows that are appended are"
+            f"{_number(state, 'unlearned')} rows of the {kind} table {state.uri} were written into "
+            "files together with rows that were learned, or in their place (MERGE, overwrite), and "
+            "are not learned: rows that are appended are"
         )
+
+
+def _number(state: TableState, name: str) -> str:
+    """Return a count, and whether it is an upper bound."""
+    return f"{'at most ' if name in state.bounds else ''}{getattr(state, name):,}"
 
 
 def path_in_table(uri: str, table: str) -> str | None:

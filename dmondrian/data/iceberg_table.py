@@ -18,24 +18,32 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from dmondrian._optional import require
-from dmondrian.data.delta_log import Changes, appended_only, files_to_learn
+from dmondrian.data.delta_log import appended_only, changes_since, files_to_learn, state_after
 from dmondrian.data.delta_table import uris_below
+from dmondrian.data.iceberg_manifests import (
+    ADDED,
+    DATA,
+    DELETED,
+    EQUALITY,
+    Entry,
+    LiveFiles,
+    check_format,
+    entries_of,
+    live_files,
+    plain_uri,
+    rows_left_out,
+)
 from dmondrian.data.plan import TableState
-from dmondrian.data.source import SAFE, SourceFile, is_local, normalise
+from dmondrian.data.source import SourceFile, is_local, normalise
 from dmondrian.errors import DataError, PlanError
 
 SCHEME = "iceberg://"
 _METADATA = re.compile(r".+\.metadata\.json")
 _SNAPSHOT = re.compile(r"(?P<table>.+)@v(?P<snapshot>\d+)", re.DOTALL)
 _NAMED = re.compile(r"iceberg://(?P<catalog>[^/@]+)/(?P<table>[^/]+\.[^/]+)")
-
-_LOCAL = re.compile(r"file:(//(localhost)?)?(?=/)")
-_REMOTE = re.compile(
-    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<host>[^/]+)/(?P<path>.+)", re.DOTALL
-)
 
 NO_SNAPSHOT = 0  # the version of a table without rows
 
@@ -46,8 +54,7 @@ class IcebergTable:
 
     state: TableState
     source: Any  # of pyiceberg
-    live: Mapping[str, int]  # uri -> rows, in the order in which the files were written
-    masked: Mapping[str, int]  # uri -> number of delete files that leave rows of it out
+    files: LiveFiles
 
     @property
     def name(self) -> str:
@@ -99,7 +106,7 @@ def open_iceberg(location: str, snapshot: int | None = None) -> IcebergTable:
         if found is None and snapshot is not None:
             raise DataError(f"the Iceberg table {location} has no snapshot {snapshot}")
         _refuse_renamed(location, table)
-        live, masked = _live_files(table, found)
+        files = live_files(table, found)
     except DataError:
         raise
     except ValidationError as error:
@@ -110,9 +117,8 @@ def open_iceberg(location: str, snapshot: int | None = None) -> IcebergTable:
     except (NoSuchTableError, OSError, ValueError, LookupError) as error:
         raise DataError(f"cannot read the Iceberg table {location}: {error}") from error
     version = NO_SNAPSHOT if found is None else int(found.snapshot_id)
-    return IcebergTable(
-        TableState(location, str(table.metadata.table_uuid), version), table, live, masked
-    )
+    state = TableState(location, str(table.metadata.table_uuid), version)
+    return IcebergTable(state, table, files)
 
 
 def live_iceberg_files(table: IcebergTable) -> list[SourceFile]:
@@ -123,12 +129,13 @@ def live_iceberg_files(table: IcebergTable) -> list[SourceFile]:
     DataError
         A file is gone, or has rows that delete files leave out.
     """
-    _refuse_deletes(table, table.live)
-    found = dict(files_there(table.live))
-    for uri in table.live:
+    uris = table.files.rows
+    _refuse_deletes(table, uris)
+    found = dict(files_there(uris))
+    for uri in uris:
         if uri not in found:
             raise DataError(f"{table.name} has the file {uri}, which is gone")
-    return [found[uri] for uri in table.live]
+    return [found[uri] for uri in uris]
 
 
 def iceberg_files_since(
@@ -165,43 +172,35 @@ def iceberg_files_since(
         )
     chain = _snapshots_since(table, then.version)
     if chain is None:
-        paths = appended_only(table.live, learned)
+        masked = [uri for uri in learned if table.files.deletes.get(uri)]
+        paths = appended_only(table.files.rows, learned, masked)
         if paths is None:
             raise DataError(
                 f"{table.name}: the snapshots since {then.version}, which the run has learned, are "
-                "expired, and files were rewritten since: rows that were learned cannot be "
-                "separated from others. Train another run; one that goes on before snapshots "
-                "expire does not come to this"
+                "expired, and files were rewritten since, or rows of them left out: rows that were "
+                "learned cannot be separated from others. Train another run; one that goes on "
+                "before snapshots expire does not come to this"
             )
         _refuse_deletes(table, paths)
         files = dict(files_there(paths))
         return [files[path] for path in paths if path in files], replace(
             then, uri=now.uri, version=now.version
         )
-    changes = Changes(_rows_at(table, then.version) | dict(learned))
-    deleted = 0
-    for actions, n_deletes in _commits(table, chain):
+    before = _files_at(table, then.version)
+    changes = changes_since(then, {**before.rows, **learned}, learned)
+    for actions in _commits(table, chain, before):
         changes.commit(actions)
-        deleted += n_deletes
     paths = [file.path for entry in changes.entries() for file in entry.all_files()]
     there = dict(files_there(paths))
     added = files_to_learn(changes, there.__contains__, table.name, "removal of orphan files does")
-    _refuse_deletes(table, [file.path for file in added])
-    counts = changes.counts
-    state = TableState(
-        now.uri,
-        now.id,
-        now.version,
-        then.deleted + counts.deleted + deleted,
-        then.updated + counts.updated,
-        then.unlearned + counts.unlearned,
-    )
-    return [there[file.path] for file in added], state
+    _refuse_deletes(table, [file.path for file in added if not file.n_masked])
+    _refuse_left_out(table, {file.path: file.n_masked for file in added})
+    return [there[file.path] for file in added], state_after(then, now, changes.counts)
 
 
 def is_of_iceberg(table: IcebergTable, uri: str) -> bool:
     """Return whether a file is one of a table, as far as the place where these are tells."""
-    return uri in table.live or uri.startswith(f"{_plain_uri(table.source.location())}/")
+    return uri in table.files.rows or uri.startswith(f"{plain_uri(table.source.location())}/")
 
 
 def files_there(uris: Iterable[str]) -> Iterator[tuple[str, SourceFile]]:
@@ -217,13 +216,32 @@ def files_there(uris: Iterable[str]) -> Iterator[tuple[str, SourceFile]]:
 
 
 def _refuse_deletes(table: IcebergTable, uris: Iterable[str]) -> None:
-    if masked := [uri for uri in uris if table.masked.get(uri)]:
+    """Refuse live files of which delete files leave rows out."""
+    counts: dict[str, int] = {}
+    for uri in uris:
+        if table.files.has_values(uri):
+            raise DataError(f"{table.name}: {_equality(f'rows of {uri} may be')}")
+        counts[uri] = table.files.n_left_out(uri)
+    _refuse_left_out(table, counts)
+
+
+def _refuse_left_out(table: IcebergTable, counts: Mapping[str, int]) -> None:
+    if masked := [uri for uri, n in counts.items() if n]:
         raise DataError(
             f"{table.name}: rows of {masked[0]} are left out by delete files (merge-on-read), "
             "which are not read here: rewrite the data files (in Spark rewrite_data_files with "
             "delete-file-threshold 1), or let the table write copies (write.delete.mode = "
             "copy-on-write)"
         )
+
+
+def _equality(what: str) -> str:
+    return (
+        f"{what} left out by equality deletes, as an upsert of Flink writes them: they name "
+        "values, and not the rows, so that rows in the place of learned ones cannot be told from "
+        "others. Rewrite the data files (in Spark rewrite_data_files with delete-file-threshold "
+        "1) and train another run, or let the table write positions or copies"
+    )
 
 
 def _refuse_renamed(location: str, table: Any) -> None:
@@ -243,43 +261,6 @@ def _refuse_renamed(location: str, table: Any) -> None:
                 "were written before have it by that name, which is not resolved here; write the "
                 "table anew"
             )
-
-
-def _live_files(table: Any, snapshot: Any) -> tuple[dict[str, int], dict[str, int]]:
-    """Return rows, and the number of delete files, of the live files of a snapshot."""
-    if snapshot is None:
-        return {}, {}
-    order = {one.snapshot_id: number for number, one in enumerate(table.metadata.snapshots)}
-    found = []
-    for manifest in snapshot.manifests(table.io):
-        if int(manifest.content) == 0:  # of data
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-                when = entry.sequence_number or 0, order.get(entry.snapshot_id, -1)
-                found.append((when, _uri(entry.data_file), int(entry.data_file.record_count)))
-                _check_format(entry.data_file)
-    scan = table.scan(snapshot_id=snapshot.snapshot_id)
-    masked = {_uri(task.file): len(task.delete_files) for task in scan.plan_files()}
-    return {uri: rows for _, uri, rows in sorted(found)}, masked
-
-
-def _check_format(file: Any) -> None:
-    if str(getattr(file.file_format, "value", file.file_format)).upper() != "PARQUET":
-        raise DataError(f"{file.file_path} is no Parquet, which is all that is read here")
-
-
-def _uri(file: Any) -> str:
-    return _plain_uri(str(file.file_path))
-
-
-def _plain_uri(location: str) -> str:
-    """Return the uri of a location that a table names, in which no character stands for others."""
-    text = location.rstrip("/")
-    if local := _LOCAL.match(text):
-        return text[local.end() :]
-    if not (remote := _REMOTE.fullmatch(text)):
-        return normalise(text)
-    scheme = "s3" if remote["scheme"] in ("s3a", "s3n") else remote["scheme"]
-    return f"{scheme}://{remote['host']}/{quote(remote['path'], safe=SAFE)}"
 
 
 def _snapshots_since(table: IcebergTable, version: int) -> list[Any] | None:
@@ -310,13 +291,13 @@ def _snapshots_since(table: IcebergTable, version: int) -> list[Any] | None:
     return chain[::-1]
 
 
-def _rows_at(table: IcebergTable, version: int) -> dict[str, int]:
-    """Return the rows of the files of a snapshot, none if it is expired."""
+def _files_at(table: IcebergTable, version: int) -> LiveFiles:
+    """Return the files of a snapshot, none if it is expired."""
     snapshot = None if version == NO_SNAPSHOT else table.source.snapshot_by_id(version)
     try:
-        return _live_files(table.source, snapshot)[0]
+        return live_files(table.source, snapshot)
     except (OSError, ValueError):  # its manifests are gone
-        return {}
+        return LiveFiles()
 
 
 def _is_newer(table: IcebergTable, oldest: list[int], version: int) -> bool:
@@ -329,13 +310,12 @@ def _is_newer(table: IcebergTable, oldest: list[int], version: int) -> bool:
 
 @dataclass
 class _Step:
-    """What a snapshot did to data files."""
+    """What a snapshot did to files."""
 
     snapshot: Any
-    adds: dict[str, Any]
-    removes: dict[str, Any]
-    specs: set[int]
-    deleted: int  # rows of its delete files
+    adds: dict[str, Entry]
+    removes: dict[str, Entry]
+    deletes: list[Entry]  # delete files that it added or removed
 
     @property
     def is_change(self) -> bool:
@@ -343,11 +323,25 @@ class _Step:
         summary = self.snapshot.summary
         return (str(summary.operation.value) if summary else "overwrite") != "replace"
 
+    @property
+    def is_overwrite(self) -> bool:
+        """Whether it says that it replaced whole partitions."""
+        summary = self.snapshot.summary
+        return summary is not None and summary.get("replace-partitions") == "true"
+
 
 def _commits(
-    table: IcebergTable, chain: Iterable[Any]
-) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Yield the actions, as of a Delta log, and the rows of delete files, commit by commit.
+    table: IcebergTable, chain: Iterable[Any], before: LiveFiles
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the actions, as of a Delta log, commit by commit.
+
+    Parameters
+    ----------
+    table : IcebergTable
+    chain : iterable of snapshots
+        Oldest first.
+    before : LiveFiles
+        The files before them.
 
     Raises
     ------
@@ -355,6 +349,7 @@ def _commits(
         Whether rows were appended in the place of learned ones is not known.
     """
     steps = [_step(table, snapshot) for snapshot in chain]
+    left_out: dict[str, int] = {}  # rows of files that delete files leave out
     ends: dict[int, bool | None] = {}
     if any(
         step.removes and step.is_change and any(other.adds for other in steps[number + 1 :])
@@ -380,7 +375,7 @@ def _commits(
                 )
             is_end = True
         if is_end:
-            yield _actions(group)
+            yield _actions(table.name, group, before, left_out)
             group = []
 
 
@@ -416,49 +411,83 @@ def _ends(table: IcebergTable, chain: list[Any]) -> dict[int, bool | None]:
 
 
 def _step(table: IcebergTable, snapshot: Any) -> _Step:
-    """Return what a snapshot did to data files."""
-    step = _Step(snapshot, {}, {}, set(), 0)
+    """Return what a snapshot did to files."""
+    step = _Step(snapshot, {}, {}, [])
     for manifest in snapshot.manifests(table.source.io):
         if manifest.added_snapshot_id != snapshot.snapshot_id:
             continue
-        for entry in manifest.fetch_manifest_entry(table.source.io, discard_deleted=False):
-            status = int(entry.status)
-            if entry.snapshot_id != snapshot.snapshot_id or status == 0:  # it was there before
+        for entry in entries_of(manifest, table.source.io):
+            if entry.snapshot != snapshot.snapshot_id or entry.status not in (ADDED, DELETED):
+                continue  # it was there before
+            if entry.content != DATA:
+                step.deletes.append(entry)
                 continue
-            if int(manifest.content) != 0:
-                step.deleted += int(entry.data_file.record_count) if status == 1 else 0
-                continue
-            _check_format(entry.data_file)
-            step.specs.add(manifest.partition_spec_id)
-            files = step.adds if status == 1 else step.removes
-            files[_uri(entry.data_file)] = entry.data_file
+            check_format(entry)
+            files = step.adds if entry.status == ADDED else step.removes
+            files[entry.uri] = entry
     return step
 
 
-def _actions(steps: list[_Step]) -> tuple[list[dict[str, Any]], int]:
-    """Return what the snapshots of a commit did, as of a Delta log, and the rows of its deletes."""
-    adds: dict[str, Any] = {}
-    removes: dict[str, Any] = {}
+def _actions(
+    name: str, steps: list[_Step], before: LiveFiles, left_out: dict[str, int]
+) -> list[dict[str, Any]]:
+    """Return what the snapshots of a commit did, as of a Delta log.
+
+    Parameters
+    ----------
+    name : str
+        Of the table, for messages.
+    steps : list of _Step
+    before : LiveFiles
+        Files before the first commit.
+    left_out : dict
+        By uri, how many rows of files are left out, as far as commits have changed that; it is
+        changed.
+    """
+    adds: dict[str, Entry] = {}
+    removes: dict[str, Entry] = {}
     for step in steps:
         removes.update({path: file for path, file in step.removes.items() if path not in adds})
         adds = {path: file for path, file in adds.items() if path not in step.removes} | step.adds
-    specs = set().union(*(step.specs for step in steps))
+    deletes = [one for step in steps if step.is_change for one in step.deletes]
+    specs = {one.partition[0] for one in (*adds.values(), *removes.values(), *deletes)}
     shared = {"dataChange": any(step.is_change for step in steps)}
 
-    def action(path: str, file: Any) -> dict[str, Any]:
-        stats = json.dumps({"numRecords": int(file.record_count)})
-        found = {"path": path, "stats": stats, **shared}
-        if len(specs) == 1:
-            found["partitionValues"] = {"partition": repr(file.partition)}
-        return found
+    def n_before(path: str) -> int:
+        return left_out[path] if path in left_out else before.n_left_out(path)
 
-    n_adds, n_removes = (
-        sum(int(file.record_count) for file in files.values()) for files in (adds, removes)
-    )
-    # A file that was written again has no more rows than before where some were deleted.
-    is_delete = len(steps) == 1 and n_adds < n_removes
-    return [
-        *({"add": action(path, file)} for path, file in adds.items()),
-        *({"remove": action(path, file)} for path, file in removes.items()),
-        {"commitInfo": {"operation": "DELETE"} if is_delete else {}},
-    ], sum(step.deleted for step in steps)
+    def action(path: str, partition: tuple[int, str], rows: int, n_out: int) -> dict[str, Any]:
+        found = {"path": path, "stats": json.dumps({"numRecords": rows}), **shared}
+        if len(specs) == 1:
+            found["partitionValues"] = {"partition": partition[1]}
+        return {**found, "deletionVector": {"cardinality": n_out}} if n_out else found
+
+    found: list[dict[str, Any]] = []
+    changes: dict[str, int] = {}
+    partitions: dict[str, tuple[int, str]] = {}
+    for one in deletes:
+        if one.content == EQUALITY and one.status == ADDED:
+            raise DataError(f"{name}: rows were {_equality('')}")
+        for path, n in rows_left_out(one).items() if one.content != EQUALITY else ():
+            changes[path] = changes.get(path, 0) + (n if one.status == ADDED else -n)
+            partitions[path] = one.partition
+    for path, n in changes.items():
+        if path in removes or path in adds:
+            continue
+        then = n_before(path)
+        # A file of positions that was written again has the earlier ones too.
+        left_out[path] = max(then, then + n)
+        shown = path, partitions[path], before.rows.get(path, 0)
+        found.append({"remove": action(*shown, then)})
+        found.append({"add": action(*shown, left_out[path])})
+    for path, file in removes.items():
+        found.append({"remove": action(path, file.partition, file.rows, n_before(path))})
+    for path, file in adds.items():
+        left_out[path] = max(0, changes.get(path, 0))
+        found.append({"add": action(path, file.partition, file.rows, left_out[path])})
+    n_adds, n_removes = (sum(one.rows for one in files.values()) for files in (adds, removes))
+    # Of more snapshots one removes all that the others write anew.
+    is_overwrite = len(steps) > 1 and 0 < n_adds < n_removes
+    if is_overwrite or any(step.is_overwrite for step in steps):
+        found.append({"commitInfo": {"operation": "WRITE"}})
+    return found

@@ -56,8 +56,20 @@ class TableState:
     id: str  # of the table, which copies of it have too
     version: int
     deleted: int = 0  # rows of the stream that were deleted since they came
-    updated: int = 0  # rows of the stream that have other values since
+    updated: int = 0  # rows of the stream in whose place others stand since
     unlearned: int = 0  # rows that were written together with rows of the stream, and are not in it
+    bounds: tuple[str, ...] = ()  # which of these counts are upper bounds
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its values; 1.0.0 refuses ``bounds``, so it is there only where it is needed."""
+        found = asdict(self)
+        bounds = found.pop("bounds")
+        return {**found, "bounds": list(bounds)} if bounds else found
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> TableState:
+        """Return the state of `to_json`."""
+        return cls(**{**found, "bounds": tuple(found.get("bounds", ()))})
 
 
 @dataclass(frozen=True)
@@ -206,7 +218,7 @@ class Plan:
         if self.included is not None:
             header["included"] = list(self.included)
         if self.tables:
-            header["tables"] = [asdict(table) for table in self.tables]
+            header["tables"] = [table.to_json() for table in self.tables]
         if self.asked is not None:
             header["asked"] = self.asked
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
@@ -239,7 +251,7 @@ class Plan:
                 bands=tuple(Band(stop, shares) for stop, shares in header.get("bands", ())),
                 included=tuple(header["included"]) if "included" in header else None,
                 asked=header.get("asked"),
-                tables=tuple(TableState(**table) for table in header.get("tables", ())),
+                tables=tuple(map(TableState.from_json, header.get("tables", ()))),
             )
             plan._check()
             stored = header["digest"]
@@ -267,6 +279,8 @@ class Plan:
                 raise ValueError("a table has no address")
             if any(type(number) is not int or number < 0 for number in numbers):
                 raise ValueError("the version of a table, or a count of its rows, is impossible")
+            if not {"deleted", "updated", "unlearned"}.issuperset(table.bounds):
+                raise ValueError("the counts of a table have impossible bounds")
         if type(self.asked) not in (str, type(None)):
             raise ValueError("the options that were given are no text")
         if any(len(digest) != 64 for _, digest in self.earlier):

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dmondrian.data import Arrivals, Plan, extend_plan, make_plan, make_scoring_plan, read_block
+from dmondrian.data.iceberg_manifests import live_files, plain_uri
 from dmondrian.errors import DataError, PlanError
 
 pytest.importorskip("pyiceberg")
@@ -163,6 +164,26 @@ def test_rows_that_are_deleted_are_counted(table: Any) -> None:
     assert all(f"the Iceberg table {NAME}" in note for note in later.about_learned)
 
 
+def counts(plan: Plan) -> tuple[int, int, int, tuple[str, ...]]:
+    (state,) = plan.tables
+    return state.deleted, state.updated, state.unlearned, state.bounds
+
+
+def test_rows_deleted_before_they_were_learned_are_at_most_counted(table: Any) -> None:
+    first = table.metadata.snapshots[0].snapshot_id
+    plan = stored(make_plan(f"{NAME}@v{first}"))
+    table.delete("id = 1 or id = 7")  # one learned row, and one that is new
+    later = extend_plan(plan, NAME, 6)
+    assert ids(later, 6) == list(range(6, 12))
+    assert counts(later) == (2, 0, 0, ("deleted",))
+    assert "at most 2 were deleted since" in later.about_learned[0]
+    assert stored(later).tables == later.tables
+    table.append(rows(12, 112))
+    table.delete("id = 2 or id = 50 or id = 51")
+    assert counts(extend_plan(plan, NAME, 6)) == (5, 0, 0, ("deleted",))
+    assert counts(extend_plan(stored(later), NAME, 12)) == (5, 0, 0, ("deleted",))
+
+
 def operate(table: Any, operation: str) -> None:
     """Write rows 0 to 9 in the place of learned ones, in more than one snapshot of a commit."""
     before = len(table.metadata.snapshots)
@@ -189,7 +210,9 @@ def test_rows_in_the_place_of_learned_ones_are_not_learned(table: Any, operation
     table.append(rows(22, 24))  # a commit of its own
     later = extend_plan(plan, NAME, 12)
     assert sorted(ids(later, 12)) == [21, 22, 23]
-    assert any("deleted since" in note for note in later.about_learned)
+    # An upsert writes 12 rows in the place of 12, of which it changed 6.
+    found = (0, 12, 0, ("updated",)) if operation == "upsert" else (12, 0, 10, ())
+    assert counts(later) == found
 
 
 def test_snapshots_of_which_the_commit_is_not_known_are_refused(table: Any) -> None:
@@ -270,26 +293,43 @@ class DeleteManifestWriter(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-def delete_by_position(table: Any, position: int) -> None:
-    """Leave a row of the first file out by a delete file, as engines do that merge on read."""
-    data = min((task.file for task in table.scan().plan_files()), key=lambda file: file.file_path)
+def delete_by_position(table: Any, *places: tuple[int, int], fresh: Any = ()) -> None:
+    """Leave rows out by one delete file, as engines do that merge on read.
+
+    Each place is the number of a data file, oldest first, and a position in it; `fresh` are data
+    files that are added by the same commit.
+    """
+    files = [task.file for task in table.scan().plan_files()]
+    order = {
+        uri: number for number, uri in enumerate(live_files(table, table.current_snapshot()).rows)
+    }
+    paths = sorted((one.file_path for one in files), key=lambda path: order[plain_uri(path)])
+    values = {
+        "file_path": [paths[number] for number, _ in places],
+        "pos": pa.array([position for _, position in places], pa.int64()),
+    }
+    add_deletes(table, values, DataFileContent.POSITION_DELETES, fresh)
+
+
+def add_deletes(table: Any, values: dict[str, Any], content: Any, fresh: Any = ()) -> None:
+    """Commit a delete file and data files."""
     folder = table.location().removeprefix("file://")
     place = f"{folder}/data/{uuid.uuid4()}-deletes.parquet"
-    values = {"file_path": [data.file_path], "pos": pa.array([position], pa.int64())}
     ids_of = {"file_path": b"2147483546", "pos": b"2147483545"}
+    kinds = {"file_path": pa.string(), "pos": pa.int64(), "id": pa.float64()}
     schema = pa.schema(
         [
-            pa.field(name, kind, False, {b"PARQUET:field_id": ids_of[name]})
-            for name, kind in (("file_path", pa.string()), ("pos", pa.int64()))
+            pa.field(name, kinds[name], False, {b"PARQUET:field_id": ids_of.get(name, b"1")})
+            for name in values
         ]
     )
     pq.write_table(pa.table(values, schema=schema), place)
     file = DataFile.from_args(
-        content=DataFileContent.POSITION_DELETES,
+        content=content,
         file_path=f"file://{place}",
         file_format=FileFormat.PARQUET,
         partition=Record(),
-        record_count=1,
+        record_count=len(next(iter(values.values()))),
         file_size_in_bytes=Path(place).stat().st_size,
         column_sizes={},
         value_counts={},
@@ -299,11 +339,14 @@ def delete_by_position(table: Any, position: int) -> None:
         upper_bounds={},
         split_offsets=[],
         spec_id=0,
+        equality_ids=[1] if content == DataFileContent.EQUALITY_DELETES else None,
     )
     with (
         table.transaction() as change,
         updates._FastAppendFiles(Operation.OVERWRITE, change, table.io) as update,
     ):
+        for one in fresh:
+            update.append_data_file(one)
         written = update._manifests
 
         def manifests() -> list[Any]:
@@ -330,9 +373,15 @@ def test_damaged_metadata_are_named(tmp_path: Path, text: str) -> None:
         make_plan(place)
 
 
+def data_files(table: Any, values: pa.Table) -> list[Any]:
+    from pyiceberg.io.pyarrow import _dataframe_to_data_files
+
+    return list(_dataframe_to_data_files(table_metadata=table.metadata, df=values, io=table.io))
+
+
 def test_files_with_positional_deletes_are_refused(table: Any) -> None:
     plan = stored(make_plan(NAME))
-    delete_by_position(table, 2)
+    delete_by_position(table, (0, 2))
     assert len(table.scan().to_arrow()) == 11  # as pyiceberg reads it
     with pytest.raises(DataError, match=r"left out by delete files \(merge-on-read\)"):
         make_plan(NAME)
@@ -340,6 +389,44 @@ def test_files_with_positional_deletes_are_refused(table: Any) -> None:
     later = extend_plan(plan, NAME, 12)  # what was learned stays learned
     assert ids(later, 12) == [12, 13]
     assert any("1 was deleted since" in note for note in later.about_learned)
+    delete_by_position(table, (0, 3), (2, 1))  # one file of positions, of two data files
+    table.append(rows(14, 16))
+    last = extend_plan(stored(later), NAME, 14)
+    assert ids(last, 14) == [14, 15]
+    assert counts(last) == (3, 0, 0, ())
+    with pytest.raises(DataError, match="merge-on-read"):
+        extend_plan(plan, NAME, 12)  # which has not learned rows 12 and 13 before
+    table.delete("id < 6")  # the first file as a whole, of which 4 rows are left
+    assert counts(extend_plan(stored(last), NAME, 16)) == (7, 0, 0, ())
+
+
+def test_rows_that_are_updated_by_positions_are_not_learned_again(table: Any) -> None:
+    plan = stored(make_plan(NAME))
+    changed = pa.table({"id": [100.0, 101.0], "k": ["k1", "k2"]})
+    delete_by_position(table, (0, 1), fresh=data_files(table, changed))
+    table.append(rows(12, 14))
+    later = extend_plan(plan, NAME, 12)
+    assert ids(later, 12) == [12, 13]
+    assert counts(later) == (0, 1, 1, ())  # a merge of one learned row and one new row
+    delete_by_position(table, (1, 0), (3, 0), fresh=data_files(table, rows(14, 15)))
+    assert counts(extend_plan(stored(later), NAME, 14)) == (1, 2, 1, ())
+    with pytest.raises(DataError, match="were updated by the same commit as learned ones"):
+        extend_plan(plan, NAME, 12)
+    expired = [one.snapshot_id for one in table.metadata.snapshots[:-1]]
+    table.append(rows(20, 22))
+    table.maintenance.expire_snapshots().by_ids(expired).commit()
+    with pytest.raises(DataError, match="are expired, and files were rewritten since, or rows of"):
+        extend_plan(stored(later), NAME, 14)
+
+
+def test_deletes_by_value_are_refused_by_name(table: Any) -> None:
+    plan = stored(make_plan(NAME))
+    changed = data_files(table, rows(3, 4))
+    add_deletes(table, {"id": [3.0]}, DataFileContent.EQUALITY_DELETES, changed)
+    with pytest.raises(DataError, match="left out by equality deletes, as an upsert of Flink"):
+        make_plan(NAME)
+    with pytest.raises(DataError, match="left out by equality deletes, as an upsert of Flink"):
+        extend_plan(plan, NAME, 12)
 
 
 @settings(max_examples=6)
