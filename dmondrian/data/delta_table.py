@@ -66,6 +66,7 @@ class DeltaTable:
     live: Mapping[str, Mapping[str, str | None]]  # path -> partition values, in order
     rows: Mapping[str, int]  # path -> rows by the statistics
     masked: Mapping[str, int]  # paths of files of which deletion vectors leave rows out
+    columns: tuple[tuple[str, None], ...] = ()  # without those of partitions
 
     @property
     def name(self) -> str:
@@ -150,7 +151,8 @@ def open_table(location: str, version: int | None = None) -> DeltaTable:
     rows = {_path(add): int(add.get("num_records") or 0) for add in actions}
     start = f"{table.table_uri.rstrip('/')}/"
     hidden = {_path({"path": str(path).removeprefix(start)}): 1 for path in masked}
-    return DeltaTable(state, types, live, rows, hidden)
+    columns = tuple((name, None) for name in kinds if name not in types)
+    return DeltaTable(state, types, live, rows, hidden, columns)
 
 
 def live_files(table: DeltaTable) -> list[SourceFile]:
@@ -299,7 +301,8 @@ def _files(
     """Yield path and file of those paths of the log that are there."""
     types = tuple(table.types.items())
     for path, file in _found(table.state.uri, live):
-        yield path, replace(file, partition=tuple(live[path].items()), types=types)
+        partition = tuple(live[path].items())
+        yield path, replace(file, partition=partition, types=types, columns=table.columns)
 
 
 def _found(table: str, paths: Collection[str]) -> Iterator[tuple[str, SourceFile]]:

@@ -37,6 +37,9 @@ __all__ = ["Bounds", "Footer", "first_line", "open_parquet", "read_columns", "re
 CUT_BYTES = 32  # bounds of texts of this length may be truncated
 MAX_CONNECTIONS = 16  # footers read at a time; they are small and mostly waiting
 
+LAST_FIELD = 2**31 - 1 - 200
+"""Field ids of Parquet columns beyond it are of columns that Iceberg adds, such as row ids."""
+
 FEW_VALUES = 65_536
 """Values of a row group up to which one thread decodes: several would take longer."""
 
@@ -64,6 +67,7 @@ class Footer:
     index: tuple[str, ...] = ()  # columns that are a data frame's index
     encrypted: tuple[str, ...] = ()  # columns that cannot be read
     content: bytes | None = None  # the whole file, if requested
+    absent: tuple[str, ...] = ()  # columns of its table that the file lacks, of the type null
 
     @property
     def rows(self) -> int:
@@ -198,13 +202,44 @@ def _read_footer(
             for name, type_ in zip(whole.names, whole.types, strict=True)
             if counts[name] == 1
         }
+        types, absent = _columns_of_table(file, whole, types)
         group_rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
         encrypted = encrypted_columns(parquet, tail, file.uri)
         asked = set(types if with_bounds is True else with_bounds or ()).difference(encrypted)
         bounds = _bounds(metadata, {name: type_ for name, type_ in types.items() if name in asked})
         index = index_names(list(types), whole.metadata)
     content = end if is_content_kept and is_whole else None
-    return Footer(file, types, repeated, group_rows, bounds, index, encrypted, content)
+    return Footer(file, types, repeated, group_rows, bounds, index, encrypted, content, absent)
+
+
+def plain_columns(schema: pa.Schema) -> list[str]:
+    """Return the names of the columns of a file but those that Iceberg adds."""
+    return [field.name for field in schema if (_field_id(field) or 0) <= LAST_FIELD]
+
+
+def _field_id(field: pa.Field) -> int | None:
+    text = (field.metadata or {}).get(b"PARQUET:field_id")
+    return None if text is None else int(text)
+
+
+def _columns_of_table(
+    file: SourceFile, schema: pa.Schema, types: dict[str, pa.DataType]
+) -> tuple[dict[str, pa.DataType], tuple[str, ...]]:
+    """Return the types of a file's columns as its table has them, and columns that it lacks."""
+    if any(field.metadata for field in schema):
+        plain = set(plain_columns(schema))
+        types = {name: type_ for name, type_ in types.items() if name in plain}
+    if not file.columns:
+        return types, ()
+    ids = {_field_id(field) for field in schema} - {None}
+    if file.columns[0][1] is None:
+        known = {*dict(file.columns), *dict(file.partition)}
+        types = {name: type_ for name, type_ in types.items() if name in known}
+        there = set(schema.names)
+        absent = tuple(name for name, _ in file.columns if name not in there)
+    else:  # without ids it is not known which columns are there by other names
+        absent = tuple(name for name, number in file.columns if ids and number not in ids)
+    return {**types, **dict.fromkeys(absent, pa.null())}, absent
 
 
 def _bounds(metadata: pq.FileMetaData, types: Mapping[str, pa.DataType]) -> dict[str, list[Bounds]]:

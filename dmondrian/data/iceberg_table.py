@@ -55,6 +55,7 @@ class IcebergTable:
     state: TableState
     source: Any  # of pyiceberg
     files: LiveFiles
+    columns: tuple[tuple[str, int], ...]  # (name in its files, field id): null where they are not
 
     @property
     def name(self) -> str:
@@ -118,7 +119,8 @@ def open_iceberg(location: str, snapshot: int | None = None) -> IcebergTable:
         raise DataError(f"cannot read the Iceberg table {location}: {error}") from error
     version = NO_SNAPSHOT if found is None else int(found.snapshot_id)
     state = TableState(location, str(table.metadata.table_uuid), version)
-    return IcebergTable(state, table, files)
+    columns = tuple(_columns(table, None if snapshot is None else found))
+    return IcebergTable(state, table, files, columns)
 
 
 def live_iceberg_files(table: IcebergTable) -> list[SourceFile]:
@@ -131,7 +133,7 @@ def live_iceberg_files(table: IcebergTable) -> list[SourceFile]:
     """
     uris = table.files.rows
     _refuse_deletes(table, uris)
-    found = dict(files_there(uris))
+    found = dict(_files(table, uris))
     for uri in uris:
         if uri not in found:
             raise DataError(f"{table.name} has the file {uri}, which is gone")
@@ -182,7 +184,7 @@ def iceberg_files_since(
                 "before snapshots expire does not come to this"
             )
         _refuse_deletes(table, paths)
-        files = dict(files_there(paths))
+        files = dict(_files(table, paths))
         return [files[path] for path in paths if path in files], replace(
             then, uri=now.uri, version=now.version
         )
@@ -191,7 +193,7 @@ def iceberg_files_since(
     for actions in _commits(table, chain, before):
         changes.commit(actions)
     paths = [file.path for entry in changes.entries() for file in entry.all_files()]
-    there = dict(files_there(paths))
+    there = dict(_files(table, paths))
     added = files_to_learn(changes, there.__contains__, table.name, "removal of orphan files does")
     _refuse_deletes(table, [file.path for file in added if not file.n_masked])
     _refuse_left_out(table, {file.path: file.n_masked for file in added})
@@ -213,6 +215,33 @@ def files_there(uris: Iterable[str]) -> Iterator[tuple[str, SourceFile]]:
         plain = {(name if is_local(folder) else unquote(name)): name for name in names}
         found = uris_below(folder, plain)
         yield from ((f"{folder}/{plain[name]}", file) for name, file in found)
+
+
+def _files(table: IcebergTable, uris: Iterable[str]) -> Iterator[tuple[str, SourceFile]]:
+    """Yield uri and file of those that are there, with the columns of the table."""
+    return ((uri, replace(file, columns=table.columns)) for uri, file in files_there(uris))
+
+
+def _columns(table: Any, snapshot: Any) -> Iterator[tuple[str, int]]:
+    """Yield the columns, of now or of a snapshot, that are null in files which lack them.
+
+    Others may have a default, or the value of a partition.
+    """
+    from pyiceberg.schema import sanitize_column_names
+    from pyiceberg.transforms import IdentityTransform
+
+    parts = {
+        one.source_id
+        for spec in table.metadata.specs().values()
+        for one in spec.fields
+        if isinstance(one.transform, IdentityTransform)
+    }
+    number = None if snapshot is None else snapshot.schema_id
+    schema = table.schema() if number is None else table.schemas()[number]
+    defaults = {one.field_id: one.initial_default for one in schema.fields}
+    for field in sanitize_column_names(schema).fields:
+        if field.field_id not in parts and defaults[field.field_id] is None:
+            yield field.name, field.field_id
 
 
 def _refuse_deletes(table: IcebergTable, uris: Iterable[str]) -> None:

@@ -46,7 +46,7 @@ from dmondrian.data.arrow_values import CATEGORY, NUMBER, TIME, kind_of
 from dmondrian.data.block_table import Block
 from dmondrian.data.columns import partition_array, partition_types, require
 from dmondrian.data.extend import extend_plan
-from dmondrian.data.footers import open_parquet, read_columns
+from dmondrian.data.footers import open_parquet, plain_columns, read_columns
 from dmondrian.data.keyed_lags import KeyedLags
 from dmondrian.data.lag_origins import NAME, Origin, in_words_of_data
 from dmondrian.data.lag_settings import in_words, lags_of, lags_of_labels
@@ -632,7 +632,8 @@ def _whole_group(block: Block) -> pa.Table:
     """Return a row group with all its columns, those of its folders behind them."""
     check_unchanged(block)
     with open_parquet(block.uri) as parquet:
-        table = read_columns(parquet, block.uri, block.row_group, None)
+        names = plain_columns(parquet.schema_arrow)
+        table = read_columns(parquet, block.uri, block.row_group, names)
     if len(table) != block.group_rows:
         raise DataError(
             f"{block.uri}, row group {block.row_group}: expected {block.group_rows} rows as in its "

@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from dmondrian.data.columns import ABSENT
 from dmondrian.data.delta_table import (
     DeltaTable,
     files_since,
@@ -197,8 +198,9 @@ def _files_of_table(
             continue
         rows[path] = rows.get(path, 0) + block.rows
         if block.uri in needed or here is None:  # those of a table that moved may be needed later
-            texts = tuple((key, text) for key, _, text in block.partition)
-            kinds = tuple((key, kind) for key, kind, _ in block.partition)
+            known = [value for value in block.partition if value[1] != ABSENT]
+            texts = tuple((key, text) for key, _, text in known)
+            kinds = tuple((key, kind) for key, kind, _ in known)
             paths[path] = SourceFile(block.uri, block.size, block.stamp, texts, types=kinds)
         if block.uri not in needed:
             held[path] = block.uri

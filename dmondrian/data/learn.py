@@ -177,7 +177,9 @@ class Learner:
             if name not in footer.types:
                 return None
             if pa.types.is_null(footer.types[name]):
-                chunks.append(Bounds(None, None, footer.rows, all_null=True))
+                chunks += [
+                    Bounds(None, None, rows, all_null=True) for rows in footer.group_rows if rows
+                ]
                 continue
             found = footer.bounds.get(name)
             if found is None:

@@ -19,6 +19,7 @@ from typing import Any
 from dmondrian._text.wording import counted
 from dmondrian.data.arrow_values import TIME
 from dmondrian.data.columns import (
+    ABSENT,
     Draft,
     check_file,
     check_kept,
@@ -424,7 +425,10 @@ def groups_of(footers: Sequence[Footer], partitions: dict[str, Any]) -> list[Gro
             stamp=footer.file.stamp,
             row_group=number,
             rows=rows,
-            partition=partition_values(footer.file, partitions),
+            partition=(
+                *partition_values(footer.file, partitions),
+                *((name, ABSENT, None) for name in footer.absent),
+            ),
             fingerprint=footer.file.fingerprint,
         )
         for footer in footers

@@ -59,6 +59,8 @@ class SourceFile:
     fingerprint: str = ""  # see `dmondrian.data.fingerprint`: recognises copies of the file
     # (key, Arrow type) of partition values, of a table
     types: tuple[tuple[str, str], ...] = ()
+    # (name, field id) of the columns of its table: null where the file lacks one; no ids in Delta
+    columns: tuple[tuple[str, int | None], ...] = ()
 
     @property
     def version(self) -> Version:

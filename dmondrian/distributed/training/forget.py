@@ -205,7 +205,7 @@ def _options(base: Run, plan: Plan) -> dict[str, Any]:
     elif plan.asked is None:
         why = "an earlier version made its plan, which lacks the options of its data"
     elif any(block.partition for block in plan.blocks):
-        why = "its folders are columns (key=value), which copies of files would lack"
+        why = "its folders (key=value) or its table have columns that copies of files would lack"
     if why is not None:
         raise ParameterError(f"{base.url} cannot be trained again without some rows: {why}")
     options: dict[str, Any] = json.loads(plan.asked or "{}")
