@@ -43,7 +43,7 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
         output.close_bar()
         from dmondrian.drift.waiting_rows import waiting_in_words
 
-        lag = "" if learned.lag is None else f", {learned.lag:.1f} s after the newest file"
+        lag = "" if learned.lag is None else f", {learned.lag:.1f} s after the newest data"
         summary = learned.run.summary
         waiting = waiting_in_words(summary) if "waiting" in summary else ""
         output.event(

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from dmondrian.data.footers import MAX_CONNECTIONS, read_footers
-from dmondrian.data.lake import named_table, open_any
+from dmondrian.data.lake import named_table, open_any, time_of
 from dmondrian.data.links import Link
 from dmondrian.data.listing import NoFilesError
 from dmondrian.data.source import Source, SourceFile, is_local, list_files, stat_uri
@@ -39,7 +39,8 @@ class Arrived:
 
     files: dict[str, State]  # whole files by uri; those of tables are not among them
     tables: dict[str, int]  # version of each table
-    newest: float | None  # when the file that changed last did, in seconds since 1970
+    # when the file that changed last did, or a table was committed to, in seconds since 1970
+    newest: float | None
 
     @property
     def is_empty(self) -> bool:
@@ -70,6 +71,7 @@ class Arrivals:
         self._known = known
         self._whole: dict[str, State] = {}
         self._reported: dict[str, tuple[float, float]] = {}  # first and last time of each
+        self._commits: dict[str, tuple[int, float | None]] = {}  # version and time of each table
 
     def look(self) -> Arrived:
         """Return what is there now.
@@ -85,8 +87,11 @@ class Arrivals:
         for item in self._items:
             named = named_table(os.fspath(item))
             if named is not None:
-                state = open_any(named).state
-                tables[state.uri] = state.version
+                table = open_any(named)
+                uri, version = table.state.uri, table.state.version
+                tables[uri] = version
+                if self._commits.get(uri, (None,))[0] != version:
+                    self._commits[uri] = version, time_of(table)
                 continue
             try:
                 found, _ = list_files(item, self._known, lost)
@@ -102,9 +107,10 @@ class Arrivals:
         self._whole = {
             uri: (file.size, file.stamp) for uri, file in listed.items() if uri not in reasons
         }
-        times = [file.stamp for file in listed.values() if file.uri in self._whole]
-        newest = max((int(stamp) / 1e9 for stamp in times if stamp.isdigit()), default=None)
-        return Arrived(dict(self._whole), tables, newest)
+        stamps = [file.stamp for file in listed.values() if file.uri in self._whole]
+        times = [int(stamp) / 1e9 for stamp in stamps if stamp.isdigit()]
+        times += [when for uri in tables if (when := self._commits[uri][1]) is not None]
+        return Arrived(dict(self._whole), tables, max(times, default=None))
 
     def _is_known(self, file: SourceFile) -> bool:
         known = self._whole.get(file.uri)

@@ -67,6 +67,7 @@ class DeltaTable:
     rows: Mapping[str, int]  # path -> rows by the statistics
     masked: Mapping[str, int]  # paths of files of which deletion vectors leave rows out
     columns: tuple[tuple[str, None], ...] = ()  # without those of partitions
+    modified: int = 0  # when its newest file was written, in milliseconds since 1970
 
     @property
     def name(self) -> str:
@@ -152,7 +153,8 @@ def open_table(location: str, version: int | None = None) -> DeltaTable:
     start = f"{table.table_uri.rstrip('/')}/"
     hidden = {_path({"path": str(path).removeprefix(start)}): 1 for path in masked}
     columns = tuple((name, None) for name in kinds if name not in types)
-    return DeltaTable(state, types, live, rows, hidden, columns)
+    modified = max((_milliseconds(add["modification_time"]) for add in actions), default=0)
+    return DeltaTable(state, types, live, rows, hidden, columns, modified)
 
 
 def live_files(table: DeltaTable) -> list[SourceFile]:
@@ -244,6 +246,19 @@ def files_since(
     refuse_masked(table.name, {file.path: file.n_masked for file in files})
     state = state_after(then, now, changes.counts)
     return [found[file.path] for file in files], state
+
+
+def commit_time(table: DeltaTable) -> float | None:
+    """Return when the version of a table was committed, in seconds since 1970; None if unknown."""
+    uri, version = table.state.uri, table.state.version
+    try:
+        actions = _actions(uri, version)
+    except FileNotFoundError:  # it is in a checkpoint of the log
+        times = [table.modified] if table.modified else []
+    else:
+        infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
+        times = [one.get("inCommitTimestamp", one.get("timestamp")) for one in infos]
+    return next((time / 1000.0 for time in times if isinstance(time, int)), None)
 
 
 def version_note(state: TableState) -> str:
@@ -378,6 +393,11 @@ def options_of(location: str) -> dict[str, str]:
         place = place if "://" in place else f"{given.get('scheme', 'https')}://{place}"
         options |= {"aws_endpoint_url": place, "aws_allow_http": "true"}
     return options
+
+
+def _milliseconds(time: Any) -> int:
+    """Return a time of the log, which some versions of `deltalake` give as a date."""
+    return round(time.timestamp() * 1000) if isinstance(time, datetime) else int(time or 0)
 
 
 def _text(value: Any) -> str | None:

@@ -200,6 +200,12 @@ def iceberg_files_since(
     return [there[file.path] for file in added], state_after(then, now, changes.counts)
 
 
+def snapshot_time(table: IcebergTable) -> float | None:
+    """Return when the snapshot of a table was made, in seconds since 1970; None if it has none."""
+    snapshot = table.source.snapshot_by_id(table.state.version)
+    return None if snapshot is None else snapshot.timestamp_ms / 1000.0
+
+
 def is_of_iceberg(table: IcebergTable, uri: str) -> bool:
     """Return whether a file is one of a table, as far as the place where these are tells."""
     return uri in table.files.rows or uri.startswith(f"{plain_uri(table.source.location())}/")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from dmondrian.data.columns import ABSENT
 from dmondrian.data.delta_table import (
     DeltaTable,
+    commit_time,
     files_since,
     live_files,
     open_table,
@@ -31,6 +32,7 @@ from dmondrian.data.iceberg_table import (
     is_of_iceberg,
     live_iceberg_files,
     open_iceberg,
+    snapshot_time,
 )
 from dmondrian.data.links import Link
 from dmondrian.data.plan import Plan, TableState
@@ -132,6 +134,11 @@ def named_table(item: str) -> tuple[str, int | None] | None:
 def open_any(named: tuple[str, int | None]) -> DeltaTable | IcebergTable:
     """Return the table of `named_table`."""
     return open_iceberg(*named) if iceberg_at(named[0]) else open_table(*named)
+
+
+def time_of(table: DeltaTable | IcebergTable) -> float | None:
+    """Return when a table came to be as it is, in seconds since 1970; None if it is not known."""
+    return snapshot_time(table) if isinstance(table, IcebergTable) else commit_time(table)
 
 
 def _refuse_two_versions(tables: Sequence[tuple[str, int | None] | None]) -> None:

@@ -80,8 +80,8 @@ class Learned:
     seconds : float
         From the look to the checkpoint.
     lag : float or None
-        Seconds from the last change of the newest file to the checkpoint; of stores that note
-        no times, and of tables, None.
+        Seconds from the last change of the newest file, or the newest commit to a table, to the
+        checkpoint; of stores that note no times None.
     run : TrainedRun
     """
 
@@ -315,7 +315,7 @@ def follow(
 
 
 def _look_at_lag(options: AttemptOptions, lag: float | None, row: int, url: str) -> None:
-    """Raise alerts on how far the run is behind the newest file, and serve it."""
+    """Raise alerts on how far the run is behind the newest data, and serve it."""
     if options.metrics is not None:
         options.metrics.data_learned(lag)
     if options.alerts is not None and lag is not None:

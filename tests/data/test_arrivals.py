@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from dmondrian.data import Arrivals, arrivals, extend_plan, make_plan
 from dmondrian.errors import DataError
@@ -152,6 +153,40 @@ def test_a_version_of_a_table_is_news(tmp_path: Path) -> None:
     assert not looked.look().has_come_since(first)
     write_deltalake(tmp_path / "t", rows, mode="append")
     assert looked.look().has_come_since(first)
+
+
+def test_the_newest_commit_of_a_table_counts_as_its_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = time.time()
+    rows = pa.table({"x": [1.0, 2.0]})
+    put(tmp_path / "files", "a.parquet", content(0))
+    os.utime(tmp_path / "files/a.parquet", (before - 500.0,) * 2)
+    table = tmp_path / "t"
+    write_deltalake(table, rows)
+    log = table / "_delta_log/00000000000000000000.json"
+    log.write_text(re.sub(r'("timestamp"):\d+', r"\1:1700000000123", log.read_text()))
+    looked = Arrivals([tmp_path / "files", table])
+    assert Arrivals(table).look().newest == 1_700_000_000.123
+    newest = looked.look().newest
+    assert newest is not None
+    assert abs(newest - (before - 500.0)) < 1.0
+    write_deltalake(table, rows, mode="append")
+    newest = looked.look().newest
+    assert newest is not None
+    assert before - 1.0 < newest < time.time() + 1.0
+    DeltaTable(table).create_checkpoint()
+    for one in table.glob("_delta_log/*.json"):  # as the log expires
+        one.unlink()
+    newest = Arrivals(table).look().newest
+    assert newest is not None
+    assert before - 1.0 < newest < time.time() + 1.0
+    pytest.importorskip("pyiceberg")
+    from tests.data.test_iceberg_table import NAME, new_table
+
+    made = new_table(tmp_path, monkeypatch)
+    snapshot = made.current_snapshot()
+    assert Arrivals(NAME).look().newest == snapshot.timestamp_ms / 1000.0
 
 
 def test_plans_are_made_and_extended_by_the_files_that_are_whole(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from distributed import Client
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -78,12 +79,36 @@ def test_a_run_is_scraped_while_it_works(
         scrape()
 
 
-def test_following_serves_its_lag(client: Client, tmp_path: Path, scrape: Scraper) -> None:
+@pytest.mark.parametrize("kind", ["files", "delta", "iceberg"])
+def test_following_serves_its_lag(
+    kind: str,
+    client: Client,
+    tmp_path: Path,
+    scrape: Scraper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     table = pq.read_table(ADULT, columns=COLUMNS)
-    (tmp_path / "data").mkdir()
+    data: str | Path = tmp_path / "data"
+    if kind == "iceberg":
+        pytest.importorskip("pyiceberg")
+        from tests.data.test_iceberg_table import new_table
+
+        new_table(tmp_path, monkeypatch)
+        data = "iceberg://years/ns.adult"
 
     def put(number: int) -> None:
-        pq.write_table(table.slice(300 * number, 300), tmp_path / ".part")
+        part = table.slice(300 * number, 300)
+        if kind == "iceberg":
+            from pyiceberg.catalog import load_catalog
+
+            made = load_catalog("years").create_table_if_not_exists("ns.adult", part.schema)
+            made.append(part)
+            return
+        if kind == "delta":
+            write_deltalake(data, part, mode="append")
+            return
+        Path(data).mkdir(exist_ok=True)
+        pq.write_table(part, tmp_path / ".part")
         (tmp_path / ".part").rename(tmp_path / f"data/{number}.parquet")
 
     class StopError(Exception):
@@ -91,6 +116,7 @@ def test_following_serves_its_lag(client: Client, tmp_path: Path, scrape: Scrape
 
     lags: list[tuple[float | None, dict[Any, float]]] = []
     while_learning: list[float] = []
+    alerts: list[Event] = []
 
     def on_learned(learned: Learned) -> None:
         lags.append((learned.lag, scrape()))
@@ -99,15 +125,20 @@ def test_following_serves_its_lag(client: Client, tmp_path: Path, scrape: Scrape
         put(1)
 
     def on_event(event: Event) -> None:
+        if event.kind == "alert":
+            alerts.append(event)
         if event.kind == "checkpoint":
             while_learning.append(scrape()[("dmondrian_lag_seconds",)])
 
     put(0)
     with pytest.raises(StopError):
         follow(
-            forest(), tmp_path / "data", target="income", run=tmp_path / "run", client=client,
+            forest(), data, target="income", run=tmp_path / "run", client=client,
             interval=0.1, on_learned=on_learned, on_event=on_event, metrics_port=0,
+            alerts={"when": "lag > 0.00001"},
         )  # fmt: skip
+    assert all(lag is not None and 0.0 < lag < 600.0 for lag, _ in lags)
+    assert len(alerts) == 1
     assert [found[("dmondrian_last_lag_seconds",)] for _, found in lags] == [lag for lag, _ in lags]
     assert [found[("dmondrian_rows",)] for _, found in lags] == [300, 600]
     assert [found[("dmondrian_lag_seconds",)] for _, found in lags] == [0.0, 0.0]
