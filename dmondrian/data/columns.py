@@ -32,7 +32,7 @@ _TABLE_TYPES = {
 
 INDEX = "the index of a data frame, written along with its columns; `include` names those to use"
 
-ABSENT = "absent"  # type of a column of a table that a file lacks
+NULL = "null"  # type of a column of folders that has no value, or of a table that a file lacks
 
 _NO_TIMES = "bool", "time32", "time64"  # types of numbers whose order is not that of a stream
 
@@ -84,7 +84,7 @@ def partition_values(file: SourceFile, kinds: dict[str, pa.DataType]) -> tuple[P
 def partition_array(value: PartitionValue, rows: int) -> pa.Array:
     """Return a constant column of a partition value."""
     _, kind, text = value
-    if kind in ("null", ABSENT):
+    if kind == NULL:
         return pa.nulls(rows)
     if kind == "int64":
         return pa.repeat(pa.scalar(None if text is None else int(text), pa.int64()), rows)

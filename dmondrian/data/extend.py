@@ -16,7 +16,7 @@ from itertools import chain
 from dmondrian._text.wording import counted
 from dmondrian.data.block_table import Block, PartitionValue
 from dmondrian.data.chunks import Band
-from dmondrian.data.columns import ABSENT, check_file, partition_types
+from dmondrian.data.columns import check_file, partition_types
 from dmondrian.data.constants import constants_of
 from dmondrian.data.delta_table import about_table, version_note
 from dmondrian.data.footers import Footer
@@ -241,9 +241,9 @@ def _of_files(n: int, n_all: int) -> str:
 def _texts(partition: tuple[PartitionValue, ...]) -> list[tuple[str, str | None]]:
     """Return keys and values without types, which depend on the other files.
 
-    Columns that a file lacks depend on what its table has now.
+    Which columns a file lacks depends on those that its table has now.
     """
-    return [(key, text) for key, kind, text in partition if kind != ABSENT]
+    return [(key, text) for key, _, text in partition if text is not None]
 
 
 def change_between(then: Plan, now: Plan) -> str | None:

@@ -273,9 +273,9 @@ def _refuse_left_out(table: IcebergTable, counts: Mapping[str, int]) -> None:
 def _equality(what: str) -> str:
     return (
         f"{what} left out by equality deletes, as an upsert of Flink writes them: they name "
-        "values, and not the rows, so that rows in the place of learned ones cannot be told from "
-        "others. Rewrite the data files (in Spark rewrite_data_files with delete-file-threshold "
-        "1) and train another run, or let the table write positions or copies"
+        "values, and not the rows, so that rows in the place of learned ones cannot be separated "
+        "from others. Rewrite the data files (in Spark rewrite_data_files with "
+        "delete-file-threshold 1) and train another run, or let the table write positions or copies"
     )
 
 
@@ -360,7 +360,7 @@ class _Step:
 
     @property
     def is_overwrite(self) -> bool:
-        """Whether it says that it replaced whole partitions."""
+        """Whether its summary has it that whole partitions were replaced."""
         summary = self.snapshot.summary
         return summary is not None and summary.get("replace-partitions") == "true"
 
@@ -502,7 +502,7 @@ def _actions(
     partitions: dict[str, tuple[int, str]] = {}
     for one in deletes:
         if one.content == EQUALITY and one.status == ADDED:
-            raise DataError(f"{name}: rows were {_equality('')}")
+            raise DataError(f"{name}: {_equality('rows were')}")
         for path, n in rows_left_out(one).items() if one.content != EQUALITY else ():
             changes[path] = changes.get(path, 0) + (n if one.status == ADDED else -n)
             partitions[path] = one.partition

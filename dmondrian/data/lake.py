@@ -12,7 +12,7 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from dmondrian.data.columns import ABSENT
+from dmondrian.data.columns import NULL
 from dmondrian.data.delta_table import (
     DeltaTable,
     commit_time,
@@ -205,7 +205,7 @@ def _files_of_table(
             continue
         rows[path] = rows.get(path, 0) + block.rows
         if block.uri in needed or here is None:  # those of a table that moved may be needed later
-            known = [value for value in block.partition if value[1] != ABSENT]
+            known = [value for value in block.partition if value[1] != NULL]
             texts = tuple((key, text) for key, _, text in known)
             kinds = tuple((key, kind) for key, kind, _ in known)
             paths[path] = SourceFile(block.uri, block.size, block.stamp, texts, types=kinds)

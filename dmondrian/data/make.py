@@ -19,7 +19,7 @@ from typing import Any
 from dmondrian._text.wording import counted
 from dmondrian.data.arrow_values import TIME
 from dmondrian.data.columns import (
-    ABSENT,
+    NULL,
     Draft,
     check_file,
     check_kept,
@@ -427,7 +427,7 @@ def groups_of(footers: Sequence[Footer], partitions: dict[str, Any]) -> list[Gro
             rows=rows,
             partition=(
                 *partition_values(footer.file, partitions),
-                *((name, ABSENT, None) for name in footer.absent),
+                *((name, NULL, None) for name in footer.absent),
             ),
             fingerprint=footer.file.fingerprint,
         )

@@ -68,8 +68,9 @@ class TableState:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> TableState:
-        """Return the state of `to_json`."""
-        return cls(**{**found, "bounds": tuple(found.get("bounds", ()))})
+        """Return the state of `to_json`; 1.0.0 may have counted deleted rows below 0."""
+        deleted, bounds = found.get("deleted", 0), tuple(found.get("bounds", ()))
+        return cls(**{**found, "deleted": max(0, deleted), "bounds": bounds})
 
 
 @dataclass(frozen=True)

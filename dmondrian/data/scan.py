@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from dmondrian.data.arrow_values import MICROS_PER_DAY, as_micros, as_numbers, as_texts, flatten
 from dmondrian.data.chunks import JOINED_ROWS, Chunk, join
-from dmondrian.data.columns import ABSENT, partition_array, partition_values
+from dmondrian.data.columns import NULL, partition_array, partition_values
 from dmondrian.data.footers import Footer, first_line, open_parquet, read_columns
 from dmondrian.data.tables import Column, Columns, Where, joined
 from dmondrian.data.text_words import word_features
@@ -294,7 +294,7 @@ def _tables(
         value[0]: value
         for value in partition_values(footer.file, partitions)
         if value[0] in makers and value[0] not in footer.types
-    } | {name: (name, ABSENT, None) for name in footer.absent if name in makers}
+    } | {name: (name, NULL, None) for name in footer.absent if name in makers}
     in_file = [name for name in makers if name not in constants]
     texts = [
         name for name in in_file if makers[name] is CategoryScan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,11 @@ class TestContinued:
         assert counts(f"{table}@v3") == (3, 0, ("deleted",))
         DeltaTable(table).update(updates={"id": "id + 100"}, predicate="id in (2, 6)")
         assert counts(f"{table}@v4") == (3, 1, ("deleted", "updated"))  # of one learned row
+
+    def test_a_plan_of_an_earlier_version_with_a_count_below_0_is_read(self, plan: Plan) -> None:
+        (state,) = plan.tables
+        below = replace(plan, tables=(replace(state, deleted=-4),))
+        assert stored(below).tables == (state,)
 
     def test_rows_that_move_to_another_partition_are_not_learned_again(
         self, table: Path, plan: Plan

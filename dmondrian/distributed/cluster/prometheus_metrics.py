@@ -76,7 +76,8 @@ class PrometheusMetrics:
             "lag_seconds", "Age of the newest data that are not learned and saved yet; else 0."
         )
         self._last_lag = gauge(
-            "last_lag_seconds", "From the last change of the newest learned data to their checkpoint."
+            "last_lag_seconds",
+            "From the last change of the newest learned data to their checkpoint.",
         )
         self._label_delay = {
             unit: gauge(f"label_delay_{unit}", f"Median {unit} between rows and their labels, of "
