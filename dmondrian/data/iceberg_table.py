@@ -387,7 +387,9 @@ def _commits(
     left_out: dict[str, int] = {}  # rows of files that delete files leave out
     ends: dict[int, bool | None] = {}
     if any(
-        step.removes and step.is_change and any(other.adds for other in steps[number + 1 :])
+        (step.removes or step.deletes)
+        and step.is_change
+        and any(other.adds for other in steps[number + 1 :])
         for number, step in enumerate(steps)
     ):
         ends = _ends(table, [step.snapshot for step in steps])
@@ -397,6 +399,7 @@ def _commits(
         is_last = number == len(steps) - 1
         is_end = True if is_last else ends.get(step.snapshot.snapshot_id, True)
         if is_end is None:
+            # Delete files come by one snapshot with the rows in the place of those left out.
             fresh = {path for one in steps[: number + 1] for path in one.adds}
             is_change = any(set(one.removes) - fresh for one in group if one.is_change)
             if is_change and steps[number + 1].adds and steps[number + 1].is_change:

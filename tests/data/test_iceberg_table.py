@@ -311,8 +311,10 @@ def delete_by_position(table: Any, *places: tuple[int, int], fresh: Any = ()) ->
     add_deletes(table, values, DataFileContent.POSITION_DELETES, fresh)
 
 
-def add_deletes(table: Any, values: dict[str, Any], content: Any, fresh: Any = ()) -> None:
-    """Commit a delete file and data files."""
+def add_deletes(
+    table: Any, values: dict[str, Any], content: Any, fresh: Any = (), later: Any = None
+) -> None:
+    """Commit a delete file and data files, and rows by another snapshot of the same commit."""
     folder = table.location().removeprefix("file://")
     place = f"{folder}/data/{uuid.uuid4()}-deletes.parquet"
     ids_of = {"file_path": b"2147483546", "pos": b"2147483545"}
@@ -341,10 +343,15 @@ def add_deletes(table: Any, values: dict[str, Any], content: Any, fresh: Any = (
         spec_id=0,
         equality_ids=[1] if content == DataFileContent.EQUALITY_DELETES else None,
     )
-    with (
-        table.transaction() as change,
-        updates._FastAppendFiles(Operation.OVERWRITE, change, table.io) as update,
-    ):
+    with table.transaction() as change:
+        _commit_deletes(table, change, file, fresh)
+        if later is not None:
+            change.append(later)
+
+
+def _commit_deletes(table: Any, change: Any, file: DataFile, fresh: Any) -> None:
+    folder = table.location().removeprefix("file://")
+    with updates._FastAppendFiles(Operation.OVERWRITE, change, table.io) as update:
         for one in fresh:
             update.append_data_file(one)
         written = update._manifests
@@ -417,6 +424,19 @@ def test_rows_that_are_updated_by_positions_are_not_learned_again(table: Any) ->
     table.maintenance.expire_snapshots().by_ids(expired).commit()
     with pytest.raises(DataError, match="are expired, and files were rewritten since, or rows of"):
         extend_plan(stored(later), NAME, 14)
+
+
+def test_rows_by_another_snapshot_of_the_commit_that_left_rows_out_are_not_learned(
+    table: Any,
+) -> None:
+    plan = stored(make_plan(NAME))
+    uri = plan.blocks[0].uri
+    values = {"file_path": [f"file://{uri}"], "pos": pa.array([0], pa.int64())}
+    add_deletes(table, values, DataFileContent.POSITION_DELETES, later=rows(12, 14))
+    table.append(rows(14, 16))
+    later = extend_plan(plan, NAME, 12)
+    assert ids(later, 12) == [14, 15]
+    assert counts(later) == (0, 1, 1, ())
 
 
 def test_deletes_by_value_are_refused_by_name(table: Any) -> None:
