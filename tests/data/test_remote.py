@@ -244,13 +244,13 @@ class TestWeb:
         assert most == read_module.CONNECTIONS
         parts = [read_module._Part(block) for block in plan.blocks]
         begun = 0
-        tables = read_module._tables(plan, parts, ())
+        tables = read_module._tables(plan, parts, (), None)
         assert next(tables)[0] is parts[0]
         assert begun <= read_module.AHEAD
         assert [part for part, _ in tables] == parts[1:]
         most = 0
         monkeypatch.setattr(read_module, "AHEAD_BYTES", 1)
-        assert [part for part, _ in read_module._tables(plan, parts[:4], ())] == parts[:4]
+        assert [part for part, _ in read_module._tables(plan, parts[:4], (), None)] == parts[:4]
         assert most == 1
 
     @pytest.mark.parametrize("path", ["nope.parquet", "k=1/a.parquet?token=1"])
