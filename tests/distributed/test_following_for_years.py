@@ -1,0 +1,158 @@
+"""A run that is followed for long: what its folder holds is bounded, whatever ends the process."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+
+from dmondrian.checkpoint import Run, attempt_notes, kept_shares, lease, stream
+from dmondrian.distributed import TrainedRun, follow, train
+from dmondrian.store import Store, open_store
+from tests.distributed.conftest import ADULT, CHOSEN, COLUMNS, digests, forest
+
+LOOKS, KILLED, ROWS = 60, 40, 40
+
+
+class KilledError(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put together and delete what is old soon, and take over from the dead soon."""
+    monkeypatch.setattr(stream, "MOST_LINKS", 4)
+    monkeypatch.setattr(lease, "KEPT", 4)
+    monkeypatch.setattr(attempt_notes, "KEPT", 4)
+    monkeypatch.setattr(kept_shares, "MOST_PIECES", 4)
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.1)
+
+
+class Followed:
+    """A folder to which files come, and a run that follows it."""
+
+    def __init__(self, folder: Path, client: Client, **given: Any) -> None:
+        self.data, self.run = folder / "data", folder / "run"
+        self.data.mkdir(parents=True)
+        self.rows = pq.read_table(ADULT, columns=COLUMNS)
+        self.given = {"target": "income", "client": client, "n_shards": 1}
+        self.forest = {"n_estimators": 2, **given}
+
+    def put(self, number: int) -> None:
+        part = self.data / ".part"
+        pq.write_table(self.rows.slice(number * ROWS, ROWS), part)
+        part.rename(self.data / f"{number:04d}.parquet")
+
+    def look(self) -> TrainedRun:
+        made = forest(**self.forest)
+        found = follow(made, self.data, run=self.run, once=True, keep=2, **self.given)
+        assert found is not None
+        return found
+
+    def straight(self, folder: Path) -> TrainedRun:
+        """Learn the same rows: those that the run began with, then all others at once."""
+        folder.mkdir()
+        for name in sorted(self.data.glob("*.parquet")):
+            shutil.copy2(name, folder)
+            if name.stem == "0000":
+                train(forest(**self.forest), folder, run=folder / "run", **self.given)
+        return train(forest(**self.forest), folder, run=folder / "run", **self.given)
+
+    def sizes(self) -> Iterator[tuple[str, int]]:
+        """Yield the kind and size of each object; of what must grow the kind is by itself."""
+        for name, size in open_store(self.run).sizes().items():
+            kind = name.partition("/")[0]
+            yield ("plan" if name.endswith(".parquet") else kind), size
+
+
+def kill_at(patch: pytest.MonkeyPatch, n: int) -> None:
+    """Have this process end before its n-th object is written or deleted; it does no more then."""
+    left, own = [n], threading.current_thread()
+
+    def count() -> None:
+        if threading.current_thread() is own:
+            if left[0] <= 0:
+                raise KilledError
+            left[0] -= 1
+
+    def counted(original: Callable[..., None]) -> Callable[..., None]:
+        def put(store: Store, name: str, data: bytes) -> None:
+            count()
+            original(store, name, data)
+
+        return put
+
+    delete = Store.delete
+
+    def delete_one_by_one(store: Store, names: Any) -> None:
+        for name in [names] if isinstance(names, str) else list(names):
+            count()
+            delete(store, name)
+
+    for method in ("put", "put_new"):
+        patch.setattr(Store, method, counted(getattr(Store, method)))
+    patch.setattr(Store, "delete", delete_one_by_one)
+
+
+MUST_GROW = {"blobs", "manifests", "plan", "shares"}
+"""The forest; the learning curve, which has a bound of its own; files; what members forecast."""
+
+
+def test_the_folder_of_a_run_does_not_grow_with_looks(client: Client, tmp_path: Path) -> None:
+    run = Followed(tmp_path, client, drift="follow", **CHOSEN)
+    objects, n_bytes, plans = [], [], []
+    for number in range(LOOKS):
+        run.put(number)
+        assert run.look().summary["rows"] == ROWS
+        sizes = list(run.sizes())
+        objects.append(len(sizes))
+        n_bytes.append(sum(size for kind, size in sizes if kind not in MUST_GROW))
+        plans.append(max(size for kind, size in sizes if kind == "plan"))
+    half = LOOKS // 2
+    assert max(objects[half:]) <= max(objects[:half]) + 1
+    assert max(n_bytes[half:]) <= 1.1 * max(n_bytes[:half])
+    assert (plans[-1] - plans[half]) / (LOOKS - 1 - half) < 300  # bytes of a look
+    found, expected = run.look(), run.straight(tmp_path / "straight")
+    assert digests(found) == digests(expected)
+    assert found.metrics == expected.metrics
+    assert len(found.metrics["curve"]) > LOOKS // 2
+    work = Run.open(run.run).work()
+    assert work is not None
+    assert work.attempts == LOOKS
+
+
+def test_a_process_that_is_killed_at_any_object_of_a_look_loses_and_leaves_nothing(
+    client: Client, tmp_path: Path
+) -> None:
+    run = Followed(tmp_path, client, drift="follow", **CHOSEN)
+    run.put(0)
+    run.look()
+    objects, n_killed = [], 0
+    for number in range(1, KILLED):
+        run.put(number)
+        is_killed = True
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                kill_at(patch, (7 * number) % 41)
+                run.look()
+            is_killed = False
+        except KilledError:
+            n_killed += 1
+        if is_killed and number % 3:
+            run.look()
+        objects.append(len(list(run.sizes())))
+    found = run.look()
+    assert found.plan.n_rows == KILLED * ROWS
+    half = KILLED // 2
+    assert n_killed > half
+    assert max(objects[half:]) <= max(objects[:half]) + 4
+    expected = run.straight(tmp_path / "straight")
+    assert digests(found) == digests(expected)
+    assert found.metrics == expected.metrics
