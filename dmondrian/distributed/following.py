@@ -45,6 +45,7 @@ from dmondrian.distributed.training.batch_source import (
     drop_learned,
     refuse_with_labels,
     rows_to_take,
+    safe_position,
 )
 from dmondrian.distributed.training.lagged_data import refuse_with_lags
 from dmondrian.distributed.training.run_setup import IN_MEMORY, learned_by_all, prepare_run
@@ -290,6 +291,8 @@ def follow(
                     prune(opened, keep)
                 if batches is not None:
                     drop_learned(batches, opened)
+                if joining is not None:
+                    joining.drop(_learned_for_good(opened, plan))
                 newest, before, options = found, now, replace(options, listener=None)
                 is_exported = is_exported and not found.summary["rows"]
                 if metrics is not None and not found.summary["rows"]:
@@ -369,14 +372,20 @@ def _check_joined(url: str, joining: LabelJoin) -> None:
     DataError
     """
     plan = _plan(url)
-    there = set(open_store(joining.out).list())
+    known = joining.known
     learned = [] if plan is None else sorted(set(plan.table.uris()))
-    gone = [uri for uri in learned if uri.rpartition("/")[2] not in there]
+    gone = [uri for uri in learned if uri.rpartition("/")[2] not in known]
     if gone:
         raise DataError(
             f"{joining.out} lacks {len(gone)} of the files that this run has learned, the first is "
             f"{gone[0]}: they say which rows have got their labels; put them back"
         )
+
+
+def _learned_for_good(run: Run, plan: Plan) -> set[str]:
+    """Return the names of files whose rows the two newest checkpoints of a run have."""
+    needed = set(plan.blocks_after(safe_position(run)).uris())
+    return {uri.rpartition("/")[2] for uri in set(plan.table.uris()).difference(needed)}
 
 
 def _without_key(options: dict[str, Any], key: str) -> dict[str, Any]:

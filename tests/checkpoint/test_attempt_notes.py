@@ -7,7 +7,7 @@ import pytest
 from dmondrian.checkpoint import attempt_notes, document
 from dmondrian.checkpoint.attempt_notes import EARLIER_NAME, add_note, notes_of, work_of
 from dmondrian.store import Store, open_store
-from tests.checkpoint.test_stream import KilledError, kill_at
+from tests.killed import KilledError, kill_at
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from dmondrian.checkpoint.opening import CONDENSED_FORMAT, RUN_NAME
 from dmondrian.checkpoint.stream import Stream
 from dmondrian.errors import CorruptError, FencedError, NotFoundError
 from dmondrian.store import Store, open_store
+from tests.killed import KilledError, kill_at
 
 FIRST, *LATER = (character * 64 for character in "abcdef")
 
@@ -115,38 +115,6 @@ def test_plans_that_no_checkpoint_needs_are_dropped_and_their_links_stay(store: 
         stream.read(LATER[0])
     stream.lead_to(LATER[4], b"plan", [FIRST, *LATER[:4]])
     assert stream.read() == b"plan"
-
-
-class KilledError(BaseException):
-    """The process is gone."""
-
-
-def kill_at(patch: pytest.MonkeyPatch, n: int) -> None:
-    """Kill the process before its n-th object is written or deleted, each by itself."""
-    left = [n]
-
-    def count() -> None:
-        if left[0] == 0:
-            raise KilledError
-        left[0] -= 1
-
-    def counted(original: Callable[..., None]) -> Callable[..., None]:
-        def put(store: Store, name: str, data: bytes) -> None:
-            count()
-            original(store, name, data)
-
-        return put
-
-    delete = Store.delete
-
-    def delete_one_by_one(store: Store, names: object) -> None:
-        for name in [names] if isinstance(names, str) else list(names):  # type: ignore[call-overload]  # what `delete` takes
-            count()
-            delete(store, name)
-
-    for method in ("put", "put_new"):
-        patch.setattr(Store, method, counted(getattr(Store, method)))
-    patch.setattr(Store, "delete", delete_one_by_one)
 
 
 class Followed:

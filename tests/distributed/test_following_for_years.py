@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,11 @@ from distributed import Client
 
 from dmondrian.checkpoint import Run, attempt_notes, kept_shares, lease, stream
 from dmondrian.distributed import TrainedRun, follow, train
-from dmondrian.store import Store, open_store
+from dmondrian.store import open_store
 from tests.distributed.conftest import ADULT, CHOSEN, COLUMNS, digests, forest
+from tests.killed import KilledError, kill_at
 
 LOOKS, KILLED, ROWS = 60, 40, 40
-
-
-class KilledError(BaseException):
-    """The process is gone."""
 
 
 @pytest.fixture(autouse=True)
@@ -70,35 +66,6 @@ class Followed:
         for name, size in open_store(self.run).sizes().items():
             kind = name.partition("/")[0]
             yield ("plan" if name.endswith(".parquet") else kind), size
-
-
-def kill_at(patch: pytest.MonkeyPatch, n: int) -> None:
-    """Have this process end before its n-th object is written or deleted; it does no more then."""
-    left, own = [n], threading.current_thread()
-
-    def count() -> None:
-        if threading.current_thread() is own:
-            if left[0] <= 0:
-                raise KilledError
-            left[0] -= 1
-
-    def counted(original: Callable[..., None]) -> Callable[..., None]:
-        def put(store: Store, name: str, data: bytes) -> None:
-            count()
-            original(store, name, data)
-
-        return put
-
-    delete = Store.delete
-
-    def delete_one_by_one(store: Store, names: Any) -> None:
-        for name in [names] if isinstance(names, str) else list(names):
-            count()
-            delete(store, name)
-
-    for method in ("put", "put_new"):
-        patch.setattr(Store, method, counted(getattr(Store, method)))
-    patch.setattr(Store, "delete", delete_one_by_one)
 
 
 MUST_GROW = {"blobs", "manifests", "plan", "shares"}
