@@ -185,7 +185,8 @@ def _join_newest(run: Run, stop: int, most: int) -> None:
     some = list(takewhile(lambda pair: 2 * (pair[1] - pair[0]) < most, reversed(pieces)))[::-1]
     if len(some) < MOST_PIECES or covered([(0, some[0][0]), *some]) < stop:
         return
-    kept, ages, joined = KeptShares([run]), {}, []
+    kept, joined = KeptShares([run]), []
+    ages: dict[int, np.ndarray] = {}
     try:
         for pair in some:
             ages |= _read(run, _name(*pair)).ages
