@@ -28,7 +28,7 @@ from dmondrian.data import Arrivals, Joined, LabelJoin, Plan, gives_batches, sto
 from dmondrian.data.label_join import N_ROWS
 from dmondrian.data.lagged_files import lags_of_run
 from dmondrian.data.make import NoRowsError
-from dmondrian.data.paths import check_paths
+from dmondrian.data.paths import check_paths, rooted
 from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.events import EventListener
@@ -123,6 +123,7 @@ def follow(
     n_workers: int | None = None,
     threads: int | None = None,
     lags: Mapping[str, Any] | None = None,
+    root: str | os.PathLike[str] | None = None,
     **plan_options: Any,
 ) -> TrainedRun | None:
     """Learn the files that come to a place, until asked to end by Ctrl-C or SIGTERM.
@@ -187,6 +188,8 @@ def follow(
     lags : mapping or None
         As in :func:`dmondrian.distributed.train`. Files that are scored get the lags of rows that
         come behind those that were learned.
+    root : str, path or None
+        As in :func:`dmondrian.distributed.train`.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -204,6 +207,7 @@ def follow(
         After Ctrl-C while rows were learned: the first stops at a checkpoint, the second at once.
     """
     _check(interval, keep)
+    data = rooted(data, root)
     options = attempt_options(checkpoint_every, window, progress)
     options = replace(options, alerts=Alerts.of(alerts), on_event=on_event)
     is_source = gives_batches(data)
