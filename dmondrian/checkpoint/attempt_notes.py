@@ -3,7 +3,7 @@
 ::
 
     attempts/<time>-<id>.json    an attempt, noted when it ended
-    attempts/earlier.json        sums over attempts whose notes are deleted
+    earlier.json                 beside them: sums over attempts whose notes are deleted
 
 Relies on the run's lease, so that one process writes them. Promises that of a run that is followed
 for years few notes are there; and that each attempt is counted once, whatever ends a process that

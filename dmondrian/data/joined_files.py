@@ -7,11 +7,11 @@
     _keys/00000001-00000064.parquet   keys of the rows of files that were learned and are deleted
 
 These files are all that is kept of what was joined. Relies on a store that writes a file once, and
-on whoever says which files are learned. Promises that numbers only rise; that a file is deleted
-after its keys were written, so that whatever ends the process, each row that may still get a label
-is known to have one or not; that of a stream that is followed for years few files are there; and
-that keys of rows which are too old to get a label are given up, as are files of labels that are not
-there any more.
+on a caller that names files which are learned. Promises that numbers only rise; that a file is
+deleted after its keys were written, so that whatever ends the process, each row that may still get
+a label is known to have one or not; that of a stream that is followed for years few files are
+there; and that keys of rows which are too old to get a label are given up, as are files of labels
+that are not there any more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dmondrian.errors import CorruptError, DataError, FencedError, ParameterErro
 from dmondrian.store import ExistsError, open_store
 
 MOST_FILES = 64
-"""Learned files that are there before their keys are put together, and files of keys likewise."""
+"""Learned files, and files of keys, that are there before their keys are put together."""
 
 KEYS = "_keys"  # names that begin with _ are no data
 _ABOUT = b"dmondrian.labels"  # metadata of a file: which labels it has, and what is left of them
