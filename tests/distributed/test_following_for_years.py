@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
 from dmondrian.checkpoint import Run, attempt_notes, kept_shares, lease, stream
+from dmondrian.data import joined_files
 from dmondrian.distributed import TrainedRun, follow, train
 from dmondrian.store import open_store
 from tests.distributed.conftest import ADULT, CHOSEN, COLUMNS, digests, forest
@@ -27,6 +29,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "KEPT", 4)
     monkeypatch.setattr(attempt_notes, "KEPT", 4)
     monkeypatch.setattr(kept_shares, "MOST_PIECES", 4)
+    monkeypatch.setattr(joined_files, "MOST_FILES", 3)
     monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
     monkeypatch.setattr(lease, "LEASE_SECONDS", 0.1)
 
@@ -121,5 +124,55 @@ def test_a_process_that_is_killed_at_any_object_of_a_look_loses_and_leaves_nothi
     assert n_killed > half
     assert max(objects[half:]) <= max(objects[:half]) + 4
     expected = run.straight(tmp_path / "straight")
+    assert digests(found) == digests(expected)
+    assert found.metrics == expected.metrics
+
+
+def test_with_late_labels_a_process_that_is_killed_at_any_object_learns_each_row_once(
+    client: Client, tmp_path: Path
+) -> None:
+    rows, labels, joined = (tmp_path / name for name in ("rows", "labels", "joined"))
+    for folder in (rows, labels):
+        folder.mkdir()
+    table = pq.read_table(ADULT, columns=COLUMNS)
+    table = table.append_column("id", pa.array(range(len(table))))
+    given = {"target": "income", "client": client, "n_shards": 1}
+
+    def look() -> TrainedRun | None:
+        return follow(
+            forest(n_estimators=2), rows, run=tmp_path / "run", once=True, keep=2,
+            labels={"data": labels, "key": "id", "out": joined}, **given,
+        )  # fmt: skip
+
+    whole, n_killed, n_joined = [], 0, []
+    for number in range(KILLED):
+        part = table.slice(number * ROWS, ROWS)
+        pq.write_table(part.drop_columns(["income"]), rows / f"{number:04d}.parquet")
+        if number:  # labels of the rows before, in another order
+            whole.append(table.slice((number - 1) * ROWS, ROWS)[::-1])
+            late = labels / f"{number:04d}.parquet"
+            pq.write_table(whole[-1].select(["id", "income"]), late)
+        is_killed = True
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                kill_at(patch, 10**6 if number < 2 else (7 * number) % 37)
+                look()
+            is_killed = False
+        except KilledError:
+            n_killed += 1
+        if is_killed and number % 3:
+            look()
+        n_joined.append(len([file for file in joined.rglob("*") if file.is_file()]))
+    found = look()
+    assert found is not None
+    assert n_killed > KILLED // 2
+    assert max(n_joined) <= 10
+    assert found.plan.n_rows == (KILLED - 1) * ROWS
+    straight = tmp_path / "straight"
+    straight.mkdir()
+    for number, part in enumerate((whole[0], pa.concat_tables(whole[1:]))):
+        pq.write_table(part, straight / f"{number}.parquet")
+        made = forest(n_estimators=2)
+        expected = train(made, straight, run=straight / "run", exclude=["id"], **given)
     assert digests(found) == digests(expected)
     assert found.metrics == expected.metrics
