@@ -297,6 +297,8 @@ def follow(
                     drop_learned(batches, opened)
                 if joining is not None:
                     joining.drop(_learned_for_good(opened, plan))
+                if (lagged := lags_of_run(opened)) is not None:
+                    lagged.drop_rows(safe_position(opened))
                 newest, before, options = found, now, replace(options, listener=None)
                 is_exported = is_exported and not found.summary["rows"]
                 if metrics is not None and not found.summary["rows"]:

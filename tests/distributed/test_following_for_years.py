@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from distributed import Client
 
 from dmondrian.checkpoint import Run, attempt_notes, kept_shares, lease, stream
 from dmondrian.data import joined_files
-from dmondrian.distributed import TrainedRun, follow, train
+from dmondrian.distributed import TrainedRun, follow, grow, score, train
+from dmondrian.errors import DataError
 from dmondrian.store import open_store
 from tests.distributed.conftest import ADULT, CHOSEN, COLUMNS, digests, forest
 from tests.killed import KilledError, kill_at
@@ -41,8 +43,9 @@ class Followed:
         self.data, self.run = folder / "data", folder / "run"
         self.data.mkdir(parents=True)
         self.rows = pq.read_table(ADULT, columns=COLUMNS)
-        self.given = {"target": "income", "client": client, "n_shards": 1}
+        self.given: dict[str, Any] = {"target": "income", "client": client, "n_shards": 1}
         self.forest = {"n_estimators": 2, **given}
+        self.gone: list[int] = []
 
     def put(self, number: int) -> None:
         part = self.data / ".part"
@@ -69,6 +72,37 @@ class Followed:
         for name, size in open_store(self.run).sizes().items():
             kind = name.partition("/")[0]
             yield ("plan" if name.endswith(".parquet") else kind), size
+
+
+LAGS = {"columns": ["age"], "lags": [1, 3], "n_rows": 50}
+
+
+def test_rows_with_lags_that_are_learned_go(client: Client, tmp_path: Path) -> None:
+    run = Followed(tmp_path, client)
+    run.given["lags"] = LAGS
+    objects = []
+    for number in range(KILLED // 2):
+        run.put(number)
+        if number % 4 == 3:
+            with pytest.MonkeyPatch.context() as patch, suppress(KilledError):
+                kill_at(patch, 5 * number % 31)
+                run.look()
+        assert run.look().plan.n_rows == (number + 1) * ROWS
+        objects.append(len(open_store(run.run).list("_lags")))
+        if number > 2:
+            (run.data / f"{number - 2:04d}.parquet").unlink()
+            run.gone.append(number - 2)
+    assert max(objects) <= 8
+    found = run.look()
+    with pytest.raises(DataError, match=r"files are gone .*_lags/000000000000000\.parquet"):
+        grow(run.run, 3, client=client)
+    with pytest.raises(DataError, match=r"lacks files with its rows and their lags"):
+        score(run.run, run.data / "0000.parquet", tmp_path / "scores", client=client)
+    for number in run.gone:
+        run.put(number)
+    expected = run.straight(tmp_path / "straight")
+    assert digests(found) == digests(expected)
+    assert found.metrics == expected.metrics
 
 
 MUST_GROW = {"blobs", "manifests", "plan", "shares"}
