@@ -20,6 +20,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,8 @@ from dmondrian.errors import CheckpointError, CorruptError
 FOLDER = "shares"
 PIECE_BYTES = 2**24
 """Bytes of shares, about, that are written as one object between two checkpoints."""
+MOST_PIECES = 64
+"""Newest pieces, each of fewer than half of these bytes, that are joined to larger ones."""
 MOST_NUMBERS = 64
 """Of a row's shares, that a run keeps: those of twelve classes."""
 
@@ -167,7 +170,36 @@ class SharesWriter:
             piece = Piece(self._start, whole, self._ages)
             self._run.store.put(_name(piece.start, piece.stop), encode(piece))
             self._start = piece.stop
+            row_bytes = sum(array.nbytes for array in whole.values()) // _length(whole)
+            _join_newest(self._run, piece.stop, PIECE_BYTES // max(1, row_bytes))
         self._parts, self._ages, self._n_bytes = [], {}, 0
+
+
+def _join_newest(run: Run, stop: int, most: int) -> None:
+    """Join the newest pieces of few rows, up to a row, where there are many of them.
+
+    Each look of a run that is followed writes one. Those joined are deleted afterwards: until then
+    they overlap the new ones, and have the same rows.
+    """
+    pieces = [pair for pair in pieces_of(run) if pair[1] <= stop]
+    some = list(takewhile(lambda pair: 2 * (pair[1] - pair[0]) < most, reversed(pieces)))[::-1]
+    if len(some) < MOST_PIECES or covered([(0, some[0][0]), *some]) < stop:
+        return
+    kept, joined = KeptShares([run]), []
+    ages: dict[int, np.ndarray] = {}
+    try:
+        for pair in some:
+            ages |= _read(run, _name(*pair)).ages
+        for begin in range(some[0][0], stop, most):
+            end = min(begin + most, stop)
+            own = {rows: found for rows, found in ages.items() if begin < rows <= end}
+            joined.append(Piece(begin, kept.of(begin, end - begin)[0], own))
+    except CheckpointError:
+        return  # whoever needs the damaged one finds it named
+    for piece in joined:
+        run.store.put(_name(piece.start, piece.stop), encode(piece))
+    written = {(piece.start, piece.stop) for piece in joined}
+    run.store.delete(_name(*pair) for pair in some if pair not in written)
 
 
 class KeptShares:

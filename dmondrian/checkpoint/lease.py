@@ -6,6 +6,8 @@
     lease/000001.beat    its last sign of life and where it stands; written again and again
     lease/000001.stop    somebody asks it to save and stop
 
+Whoever takes a run deletes what is left of holders but the last `KEPT`.
+
 Relies on `Store.put_same` for the next number, and on no clock but its own: whoever wants a run
 that is held watches whether the beat changes. Promises that one alone is given a number; that a
 holder whose beat stands still for `LEASE_SECONDS`, or whose process on this machine is gone, is
@@ -24,6 +26,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +42,12 @@ BEAT_SECONDS = 2.0
 LEASE_SECONDS = 15.0
 """How long a beat may stand still before its holder is taken for dead."""
 
+KEPT = 32
+"""Holders whose notes are kept, the newest."""
+
 RUNNING, ENDED = "running", "ended"
-_NAME = re.compile(rf"{FOLDER}/([0-9]{{6,9}})\.json")
+_NAME = re.compile(rf"{FOLDER}/([0-9]{{6,18}})\.json")
+_ANY = re.compile(rf"{FOLDER}/([0-9]{{6,18}})\.(json|beat|stop)")
 _MAX_BYTES = 2**20
 
 
@@ -77,8 +84,12 @@ def holder_of(store: Store) -> Holder | None:
 
 
 def holders(store: Store) -> list[Holder]:
-    """Return all who ever held a run, in order."""
-    return [_read(store, number) for number in _numbers(store)]
+    """Return the last `KEPT` who held a run, in order; their numbers count all that ever did."""
+    found = []
+    for number in _numbers(store)[-KEPT:]:
+        with suppress(NotFoundError):  # deleted meanwhile
+            found.append(_read(store, number))
+    return found
 
 
 def ask_to_stop(store: Store, holder: Holder) -> None:
@@ -160,6 +171,8 @@ class Lease:
                 store.put_same(f"{FOLDER}/{number:06d}.json", document.seal(about))
             except FencedError:
                 continue  # somebody else was quicker; see whether that one lives
+            if _delete_old(store, number) > number:
+                continue  # so many were, while this one stood still, that the number was free again
             is_stopped = before is not None and before.job == job and _is_asked(store, before)
             return cls(store, number, is_stopped)
 
@@ -258,6 +271,14 @@ def _wait_for_death(store: Store, holder: Holder, is_patient: bool) -> None:
 
 def _numbers(store: Store) -> list[int]:
     return sorted(number for number in map(_number, store.list(FOLDER)) if number)
+
+
+def _delete_old(store: Store, number: int) -> int:
+    """Delete notes of holders long before a number; return the highest number that is there."""
+    names = store.list(FOLDER)
+    there = [(int(match[1]), match[0]) for match in map(_ANY.fullmatch, names) if match]
+    store.delete(name for one, name in there if one <= number - KEPT)
+    return max(number, *(_number(name) for name in names))
 
 
 def _number(name: str) -> int:

@@ -20,6 +20,9 @@ from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, Store
 from dmondrian.store import Store, open_store
 
 FORMAT = 1
+CONDENSED_FORMAT = 2
+"""Of a run whose links of plans were condensed: versions that cannot read these refuse it."""
+
 RUN_NAME = "run.json"
 # Versions of the packages that wrote a run; they may differ between the attempts of one run.
 VERSIONS_KEY = "created_by"
@@ -90,15 +93,22 @@ def read_run(store: Store) -> dict[str, Any]:
         ) from None
     name = f"{RUN_NAME} in {store.url}"
     content = document.unseal(data, name, ADVICE)
-    if content.get("format") != FORMAT:
+    if content.get("format") not in (FORMAT, CONDENSED_FORMAT):
         found = str(content.get("format"))[:80]
         writer = str(content.get(VERSIONS_KEY))[:400]
         raise CheckpointError(
-            f"{name} has format {found!r}, this version reads {FORMAT}: a newer dmondrian wrote "
-            f"it ({writer}), upgrade."
+            f"{name} has format {found!r}, this version reads {FORMAT} and "
+            f"{CONDENSED_FORMAT}: a newer dmondrian wrote it ({writer}), upgrade."
         )
     _check_entries(content, name)
     return content
+
+
+def mark_condensed(store: Store) -> None:
+    """Give run.json the format of a run whose links of plans are condensed, if it has another."""
+    content = read_run(store)
+    if content["format"] != CONDENSED_FORMAT:
+        store.put(RUN_NAME, document.seal({**content, "format": CONDENSED_FORMAT}))
 
 
 def _check_entries(content: dict[str, Any], name: str) -> None:
@@ -126,7 +136,7 @@ def refuse_other(store: Store, there: dict[str, Any], own: dict[str, Any]) -> No
     """Raise CheckpointError when two run.json ask for different things, and name them."""
 
     def asked(content: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in content.items() if key != VERSIONS_KEY}
+        return {key: value for key, value in content.items() if key not in (VERSIONS_KEY, "format")}
 
     lines = document.differences(asked(there), asked(own))
     if lines:

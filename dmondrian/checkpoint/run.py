@@ -7,7 +7,7 @@
     blobs/<sha256>               the shards' states, named by their content
     shares/<row>-<row>           what members forecast of these rows; see `kept_shares`
     manifests/<position>.json    the commits; create-only, written last
-    attempts/<id>.json           hosts and times, which no other object holds
+    attempts/                    hosts and times, which no other object holds; see `attempt_notes`
     alerts.json                  conditions that hold, alerts raised last; see `raised_alerts`
     validation.json              metrics of checkpoints on held-out data; see `held_out`
     lease/, jobs/                who works on it now, what was handed over; see `lease`, `jobs`
@@ -19,16 +19,14 @@ same state is written again. Deletes nothing.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import time
-import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dmondrian.checkpoint import document
+from dmondrian.checkpoint.attempt_notes import Work, add_note, notes_of, work_of
 from dmondrian.checkpoint.held_out import positions
 from dmondrian.checkpoint.manifest import Manifest, is_digest, manifest_name
 from dmondrian.checkpoint.opening import (
@@ -362,18 +360,15 @@ class Run:
 
     def attempt(self, info: Mapping[str, Any]) -> str:
         """Note hosts and times of one attempt at this run; returns the attempt's id."""
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        attempt_id = f"{stamp}-{uuid.uuid4().hex[:8]}"
-        self.store.put(f"attempts/{attempt_id}.json", document.seal(info))
-        return attempt_id
+        return add_note(self.store, info)
 
     def attempts(self) -> list[dict[str, Any]]:
-        """Return what attempts noted when they ended, in order; a damaged note is left out."""
-        found = []
-        for name in self.store.list("attempts"):
-            with contextlib.suppress(CorruptError, NotFoundError):
-                found.append(document.unseal(self.store.get(name), name))
-        return found
+        """Return what the newest attempts noted when they ended; a damaged note is left out."""
+        return notes_of(self.store)
+
+    def work(self) -> Work | None:
+        """Return what all attempts that ended add up to; None where none is noted."""
+        return work_of(self.store)
 
     def _settle(self, own: Manifest, error: FencedError) -> Manifest:
         try:

@@ -3,7 +3,8 @@
 ::
 
     plan.parquet              the first; create-only, its digest is in run.json
-    plans/000001.json         which plan came next, and after which
+    plans/000001.json         which plan came next, and after which; or, of a run that was continued
+                              often, all plans up to here that a checkpoint is of
     plans/<digest>.parquet    that plan as a whole, while it is the newest or a checkpoint needs it
     places.json               where the run was, and where its files are, when it was last used;
                               which files that were learned were gone or changed then
@@ -12,20 +13,23 @@
 
 Relies on one writer at a time (see `lease`). Promises that the plans are a chain at any moment, so
 that a checkpoint of any of them is a checkpoint of the newest; that a link is replaced only while
-no checkpoint lies behind it. Whether one plan really begins with the other is for the caller to
-know.
+no checkpoint lies behind it; and that there are few links, however often a run is continued: the
+newest link that has all plans begins the chain anew, and links of lower numbers, which are deleted
+after it was written, count no more. Numbers only rise, so that who was overtaken finds its number
+taken, or a higher one. Whether one plan really begins with the other is for the caller to know.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
 
 from dmondrian.checkpoint import document
 from dmondrian.checkpoint.manifest import FOLDER as MANIFESTS
 from dmondrian.checkpoint.manifest import Manifest, is_digest, manifest_position
+from dmondrian.checkpoint.opening import mark_condensed
 from dmondrian.errors import CorruptError, FencedError, NotFoundError
 from dmondrian.store import ExistsError, Store
 
@@ -37,13 +41,31 @@ LAGS = "_lags"
 PARQUET_MAGIC = b"PAR1"
 # A plan lists row groups: a million of them stay below this many bytes.
 MAX_PLAN_BYTES = 2**30
-_LINK = re.compile(rf"{FOLDER}/([0-9]{{6}})\.json")
+MOST_LINKS = 64
+"""Links behind which the chain of plans begins anew with one that has all plans."""
+
+_LINK = re.compile(rf"{FOLDER}/([0-9]{{6,18}})\.json")
 
 
-# Tag, plan and the plan before it by address of the run and name of the link: a run that is
-# continued often has many.
-_links: dict[tuple[str, str], tuple[str, Any, Any]] = {}
-_MOST_LINKS = 2**16
+class _Link(NamedTuple):
+    """What a link has; it may be anything."""
+
+    tag: str
+    plan: Any
+    after: Any
+    whole: Any  # all plans up to this one; None of a link that has one plan
+
+
+class _Step(NamedTuple):
+    """A plan of the chain, and the number of the link that has it; 0 of the first one."""
+
+    digest: str | None
+    number: int
+
+
+# By address of the run and name of the link: each look at a run asks for the chain.
+_links: dict[tuple[str, str], _Link] = {}
+_MOST_KNOWN = 2**16
 
 
 def put_first(store: Store, plan: bytes) -> None:
@@ -75,40 +97,78 @@ class Stream:
         self._first = first
 
     def digests(self) -> list[str | None]:
-        """Digests of all plans, oldest first.
+        """Digests of all plans, oldest first; of a condensed chain those that checkpoints are of.
+
+        The first and the newest one are always there.
 
         Raises
         ------
         CorruptError
             A link is damaged, or does not follow the one before.
         """
-        chain = [self._first]
-        names = {
-            name: tag for name, tag in self._store.tags(FOLDER).items() if _LINK.fullmatch(name)
+        return [step.digest for step in self._chain()]
+
+    def _chain(self) -> list[_Step]:
+        """Return the plans and their links; read again if links came or went meanwhile."""
+        tags = self._tags()
+        while True:
+            try:
+                return self._read_chain(tags)
+            except (CorruptError, NotFoundError):
+                now = self._tags()
+                if now == tags:
+                    raise
+                tags = now
+
+    def _tags(self) -> dict[int, str]:
+        """Return the tags of all links by their numbers, ascending."""
+        found = {
+            int(match[1]): tag
+            for name, tag in self._store.tags(FOLDER).items()
+            if (match := _LINK.fullmatch(name)) and name == _link_name(int(match[1]))
         }
-        for number, (name, tag) in enumerate(names.items(), start=1):
-            where = f"{name} in {self._store.url}"
-            link = self._link(name, tag, where)
-            _, plan, after = link
-            if name != _link_name(number) or after != chain[-1] or not is_digest(plan):
+        return dict(sorted(found.items()))
+
+    def _read_chain(self, tags: Mapping[int, str]) -> list[_Step]:
+        links: list[tuple[int, _Link]] = []
+        for number in sorted(tags, reverse=True):
+            links.append((number, self._link(number, tags[number])))
+            if links[-1][1].whole is not None:
+                break
+        chain = [_Step(self._first, 0)]
+        for number, link in reversed(links):
+            where = f"{_link_name(number)} in {self._store.url}"
+            if link.whole is not None:
+                if not self._is_whole(link):
+                    raise CorruptError(f"{where} has no plans of this run. {document.EARLIER}")
+                chain = [_Step(digest, number) for digest in link.whole]
+                continue
+            last = chain[-1]
+            if (number, link.after) != (last.number + 1, last.digest) or not is_digest(link.plan):
                 raise CorruptError(
-                    f"{where} does not follow the plan {chain[-1]}: a plan in between is missing, "
-                    f"or it was copied from elsewhere. {document.EARLIER}"
+                    f"{where} does not follow the plan {last.digest}: a plan in between is "
+                    f"missing, or it was copied from elsewhere. {document.EARLIER}"
                 )
-            chain.append(plan)
+            chain.append(_Step(link.plan, number))
         return chain
 
-    def _link(self, name: str, tag: str, where: str) -> tuple[str, Any, Any]:
-        """Return tag, plan and plan before of a link, read once as long as its bytes are the same.
+    def _is_whole(self, link: _Link) -> bool:
+        """Return whether what a link has as all plans may be these."""
+        plans = link.whole
+        if not isinstance(plans, list) or not plans or not all(map(is_digest, plans)):
+            return False
+        return bool(plans[0] == self._first and plans[-1] == link.plan)
 
-        What is stored may be no digest.
-        """
+    def _link(self, number: int, tag: str) -> _Link:
+        """Return a link, read once as long as its bytes are the same."""
+        name = _link_name(number)
         key = (self._store.url, name)
         link = _links.get(key)
-        if link is None or not tag or link[0] != tag:
-            stored = document.unseal(self._store.get(name, document.MAX_BYTES), where)
-            link = (tag, stored.get("plan"), stored.get("after"))
-            if len(_links) >= _MOST_LINKS:
+        if link is None or not tag or link.tag != tag:
+            data = self._store.get(name, document.MAX_BYTES)
+            stored = document.unseal(data, f"{name} in {self._store.url}")
+            link = _Link(tag, stored.get("plan"), stored.get("after"), stored.get("plans"))
+            if len(_links) >= _MOST_KNOWN:
                 _links.clear()
             _links[key] = link
         return link
@@ -202,11 +262,47 @@ class Stream:
         """Delete plans but the first, the newest and those to keep; their links stay.
 
         Each plan begins with all of those before it, so a run that is continued often would hold
-        the names of its first files once for each time.
+        the names of its first files once for each time. Where there are `MOST_LINKS` links, these
+        are condensed to one, of the plans that stay and those that checkpoints are of.
         """
-        chain = self.digests()
-        spare = {_plan_name(digest) for digest in chain[1:-1] if digest not in keep}
+        chain = self._chain()
+        spare = {_plan_name(step.digest) for step in chain[1:-1] if step.digest not in keep}
         self._store.delete(sorted(spare.intersection(self._store.list(FOLDER))))
+        begin = chain[0].number  # of the link that has all plans; 0 without one
+        if chain[-1].number - begin >= MOST_LINKS:
+            needed = self._needed()
+            if needed is not None:
+                kept = [step.digest for step in chain[1:-1] if step.digest in needed.union(keep)]
+                plans = [chain[0].digest, *kept, chain[-1].digest]
+                self._begin_anew(chain[-1].number + 1, plans)
+                return
+        self._delete_before(begin)  # what a process that was killed has left
+
+    def _begin_anew(self, number: int, plans: Sequence[str | None]) -> None:
+        """Write a link that has all plans, and delete those before it, and what no link has.
+
+        A process may have been killed between a plan and its link. Who writes a link now finds the
+        number taken: no plan that is there before it is written will have another one.
+        """
+        there = self._store.list(FOLDER)
+        mark_condensed(self._store)
+        link = document.seal({"plan": plans[-1], "plans": [*plans]})
+        self._store.put_same(_link_name(number), link)
+        self._delete_before(number)
+        known = {_plan_name(digest) for digest in plans}
+        self._store.delete([n for n in there if n.endswith(".parquet") and n not in known])
+
+    def _delete_before(self, number: int) -> None:
+        self._store.delete(_link_name(one) for one in self._tags() if one < number)
+
+    def _needed(self) -> set[str | None] | None:
+        """Return the plans that checkpoints are of; None if one of these cannot be read."""
+        needed: set[str | None] = set()
+        for _, manifest in self._manifests():
+            if manifest is None:
+                return None
+            needed.add(manifest.plan)
+        return needed
 
     def lead_to(self, digest: str, plan: bytes | None, earlier: Collection[str]) -> None:
         """Make a plan the newest of the chain; links to plans that it does not continue go.
@@ -227,37 +323,53 @@ class Stream:
             A checkpoint lies behind a link that would go: another process continued the run since
             the plan was made. Nothing is written.
         """
-        chain = self.digests()
-        if digest == chain[-1]:
+        chain = self._chain()
+        if digest == chain[-1].digest:
             return
-        known = [k for k, one in enumerate(chain) if one == digest or one in earlier]
+        known = [k for k, one in enumerate(chain) if one.digest == digest or one.digest in earlier]
         if not known:
             raise CorruptError(f"{self._store.url} has another stream than the plan {digest}")
-        self._refuse_to_drop(chain[known[-1] + 1 :])
-        for number in range(len(chain) - 1, known[-1], -1):
-            self._store.delete(_link_name(number))
-        if chain[known[-1]] != digest:
-            if plan is not None:
-                self._store.put(_plan_name(digest), plan)
-            link = document.seal({"plan": digest, "after": chain[known[-1]]})
-            self._store.put_same(_link_name(known[-1] + 1), link)
+        kept, others = chain[: known[-1] + 1], chain[known[-1] + 1 :]
+        self._refuse_to_drop([step.digest for step in others])
+        is_new, last = kept[-1].digest != digest, kept[-1].number
+        if is_new and plan is not None:
+            self._store.put(_plan_name(digest), plan)
+        if others and others[0].number == last:  # one link has those that stay and those that go
+            plans = [*(step.digest for step in kept), *([digest] if is_new else [])]
+            self._begin_anew(chain[-1].number + 1, plans)
+            return
+        for step in reversed(others):
+            self._store.delete(_link_name(step.number))
+        if is_new:
+            link = document.seal({"plan": digest, "after": kept[-1].digest})
+            self._store.put_same(_link_name(last + 1), link)
+            if max(self._tags()) > last + 1:  # it was free again: those up to it were condensed
+                raise FencedError(
+                    f"another writer uses {self._store.url}: its stream went on while this process "
+                    "stood still. Run the same command again to go on from there"
+                )
 
     def _refuse_to_drop(self, plans: Sequence[str | None]) -> None:
         """Raise FencedError if there is a checkpoint of one of some plans."""
-        for name in self._store.list(MANIFESTS) if plans else ():
-            position = manifest_position(name)
-            if position is None:
-                continue
-            try:
-                manifest = Manifest.from_bytes(self._store.get(name, document.MAX_BYTES), name)
-            except (CorruptError, NotFoundError):
-                continue  # no run can go on from it
-            if manifest.plan in plans:
+        for position, manifest in self._manifests() if plans else ():
+            if manifest is not None and manifest.plan in plans:
                 raise FencedError(
                     f"another process has continued {self._store.url} since this one looked at its "
                     f"data: the checkpoint at row {position:,} has rows that this one did not know "
                     "of. Nothing was changed: run the same command again to go on from there"
                 )
+
+    def _manifests(self) -> Iterator[tuple[int, Manifest | None]]:
+        """Yield the positions and manifests of checkpoints; None of one that cannot be read."""
+        for name in self._store.list(MANIFESTS):
+            position = manifest_position(name)
+            if position is None:
+                continue
+            try:
+                data = self._store.get(name, document.MAX_BYTES)
+                yield position, Manifest.from_bytes(data, name)
+            except (CorruptError, NotFoundError):
+                yield position, None  # no run can go on from it
 
 
 def _are_places(places: object) -> TypeGuard[dict[str, list[str]]]:

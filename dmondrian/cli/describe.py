@@ -242,15 +242,8 @@ def _data(run: Run) -> dict[str, Any] | None:
 
 def _trained(run: Run) -> dict[str, Any] | None:
     """Return when and how long a run was worked on, from the records of attempts that ended."""
-    notes = [note for note in run.attempts() if isinstance(note.get("summary"), dict)]
-    if not notes:
-        return None
-    return {
-        "began": notes[0].get("began"),
-        "ended": notes[-1].get("ended"),
-        "seconds": sum(float(note["summary"].get("seconds", 0.0)) for note in notes),
-        "attempts": len(notes),
-    }
+    work = run.work()
+    return None if work is None else work.to_json()
 
 
 def _of_use(given: Mapping[str, Any]) -> dict[str, Any]:

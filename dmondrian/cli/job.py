@@ -136,6 +136,8 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
     mistakes = list(_check_tables(tables, source))
     if mistakes:
         raise JobError("\n".join(mistakes))
+    if "root" in tables["data"]:
+        _lay_below_root(tables["data"], source)
     for table, key in _PATH_KEYS:
         if key in tables.get(table, {}):
             named = _named(source, table, key)
@@ -532,6 +534,18 @@ def _refusal(estimator: type, name: str, value: Any) -> str:
     except (ValueError, TypeError) as error:
         return in_toml(str(error))
     return ""
+
+
+def _lay_below_root(data: dict[str, Any], source: Source) -> None:
+    """Put the root of the data before their relative paths."""
+    from dmondrian.data.paths import rooted
+
+    named = _named(source, "data", "root")
+    root = _resolve(data.pop("root"), source.folder("data", "root"), named)
+    try:
+        data["path"] = rooted(data["path"], root)
+    except ParameterError as error:
+        raise JobError(f"{named}: {error}") from error
 
 
 def _resolve(value: Any, folder: Path, named: str) -> Any:

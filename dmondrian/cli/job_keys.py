@@ -37,6 +37,9 @@ TABLES: dict[str, dict[str, Key]] = {
         "path": Key(
             "paths", "Parquet: a file, folder, glob, Hive folder, URL, or a list", required=True
         ),
+        "root": Key(
+            "string", "folder or URL that relative paths are below; else the job file's folder"
+        ),
         "target": Key("string", "the column to learn; of a density none", required=True),
         "exclude": Key("strings", "columns to leave out"),
         "include": Key("strings", "index columns of data frames to use; else they are left out"),

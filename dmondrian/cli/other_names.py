@@ -11,6 +11,7 @@ _TREES = ("n_trees", "num_trees", "ntrees", "ntree", "n_tree", "trees", "iterati
 KEYS: dict[str, dict[str, tuple[str, ...]]] = {
     "data": {
         "path": ("file", "files", "source", "data", "train", "input", "folder", "url"),
+        "root": ("base", "base_path", "prefix", "data_dir", "base_dir"),
         "target": ("label", "labels", "y", "target_column", "label_column", "class", "outcome"),
         "exclude": ("drop", "ignore", "drop_columns", "skip", "exclude_columns"),
         "categorical": ("categories", "categorical_features", "cat_features"),

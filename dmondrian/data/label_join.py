@@ -1,13 +1,8 @@
 """Rows joined with labels that come later in files of their own, as Parquet that a run learns.
 
-::
-
-    00000001.parquet    rows whose labels came in one file, which its metadata name
-    00000002.parquet    of the next file; or of one before, whose other rows have come now
-
-These files are all that is kept of what was joined. Relies on arrivals for files that are whole,
-and on a store that writes a file once. Promises that rows stand in the order in which their labels
-came, and never change their place; that a row is joined with one label, and a label with one row,
+What was joined is known by :mod:`dmondrian.data.joined_files` alone. Relies on it, and on arrivals
+for files that are whole. Promises that rows stand in the order in which their labels came, and
+never change their place; that a row is joined with one label, and a label with one row,
 whatever ends the process meanwhile; that labels and rows whose other half never comes are counted;
 and that memory holds the keys of at most ``n_rows`` rows and as many labels, beside the rows of one
 file of labels.
@@ -15,35 +10,30 @@ file of labels.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dmondrian.data.arrivals import Arrivals, Arrived, State
 from dmondrian.data.footers import open_parquet, read_columns
+from dmondrian.data.joined_files import JoinedFiles, is_old
 from dmondrian.data.source import Source
 from dmondrian.data.tables import without_views
-from dmondrian.errors import DataError, FencedError, ParameterError
-from dmondrian.store import ExistsError, open_store
+from dmondrian.errors import DataError, ParameterError
 
 N_ROWS = 10_000_000
 """Newest rows that wait for their labels, by default."""
 
 _log = logging.getLogger("dmondrian")
-_ABOUT = b"dmondrian.labels"  # metadata of a file: which labels it has, and what is left of them
 _GONE = "is not there any more: what waits in it is given up"
 _OLD = "is older than all that may wait: what waits in it is given up"
-_NAME = re.compile(r"\d{8}\.parquet")
 _PARTITION = re.compile(r"/([^/=]+)=[^/]*/")  # a folder that is a column
-_ROW_GROUP = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -140,13 +130,7 @@ class LabelJoin:
         if isinstance(n_rows, bool) or not isinstance(n_rows, int) or n_rows < 1:
             raise ParameterError(f"rows is {n_rows!r}; expected a whole number, at least 1")
         self._key, self._target, self._n_rows = key, target, n_rows
-        self._store = open_store(out)
-        strange = [n for n in self._store.list() if n.endswith(".parquet") and not _NAME.match(n)]
-        if strange:
-            raise ParameterError(
-                f"labels: {self._store.url} holds {strange[0]}; expected an empty or new folder, "
-                "or one with the rows that were joined for this run before"
-            )
+        self._files = JoinedFiles(out, key)
         self._arrivals = Arrivals(rows), Arrivals(labels)
         # Files that were read, or are known not to be needed: of rows, of labels.
         self._seen: tuple[dict[str, State], dict[str, State]] = {}, {}
@@ -154,12 +138,31 @@ class LabelJoin:
         self._labels: list[_Keys] = []
         self._n_came = 0  # rows, of all files
         self._type: pa.DataType | None = None  # of keys
+        self._listed: set[str] = set()  # files of labels, when they were last looked for
         self._next: int | None = None  # number of the next file; None before the first look
 
     @property
     def out(self) -> str:
         """Folder or URL of the joined rows."""
-        return self._store.url
+        return self._files.url
+
+    @property
+    def known(self) -> set[str]:
+        """Names of the files of joined rows whose keys are known, also of those deleted."""
+        return self._files.known()
+
+    def drop(self, learned: Collection[str]) -> None:
+        """Delete files of joined rows that are learned, but for the newest; their keys stay.
+
+        Nothing is deleted before the first look, and where there are few.
+
+        Parameters
+        ----------
+        learned : collection of str
+            Names of files whose rows need not be read again.
+        """
+        if self._next is not None:
+            self._files.drop(learned, self._keys, self._n_rows, self._listed)
 
     def look(self) -> list[Joined]:
         """Join what has come; return what was joined, one for each file that was written.
@@ -177,6 +180,7 @@ class LabelJoin:
                 f"{both[0]} is among the rows and among the labels: expected two places, none of "
                 "them within the other"
             )
+        self._listed = set(labels.files)
         before, first = ([], None) if self._next is not None else self._resume()
         self._give_up([of for of in self._rows if of.uri not in rows.files], _GONE)
         for uri, state in self._new(rows, 0):
@@ -224,29 +228,23 @@ class LabelJoin:
         All rows that may still get a label are among these: no more than twice ``n_rows`` may have
         come, and so been joined, since the first of them came.
         """
-        names = sorted(name for name in self._store.list() if _NAME.fullmatch(name))
+        files, number = self._files.history()
         waiting: dict[str, int] = {}
         before: list[tuple[str, pa.Array]] = []
         n_rows, largest = 0, 0
-        for name in reversed(names):
-            uri = f"{self._store.url.rstrip('/')}/{name}"
-            parquet = open_parquet(uri)
-            metadata = (parquet.schema_arrow.metadata or {}).get(_ABOUT)
-            if metadata is None:
-                raise DataError(f"{uri} was not written by this; take it out of the folder")
-            about = json.loads(metadata)
-            of, state = about["labels"], (about["size"], about["stamp"])
-            if of not in waiting:
-                waiting[of] = about["waiting"]
-                if not about["waiting"]:
-                    self._seen[1][of] = state
-            largest = max(largest, parquet.metadata.num_rows)
-            if n_rows <= 2 * (self._n_rows + largest):
-                before.append((of, self._keys(_read(uri, [self._key]), uri)))
-                n_rows += parquet.metadata.num_rows
+        for file, read in reversed(files):
+            state = file.size, file.stamp
+            if file.labels not in waiting:
+                waiting[file.labels] = file.waiting
+                if not file.waiting:
+                    self._seen[1][file.labels] = state
+            largest = max(largest, file.rows)
+            if file.has_keys and not is_old(n_rows, self._n_rows, largest):
+                before.append((file.labels, self._keys(read(), self.out)))
+                n_rows += file.rows
             else:
-                self._seen[1].setdefault(of, state)  # what still waits in it is too old
-        return before, 1 + max((int(name[:8]) for name in names), default=0)
+                self._seen[1].setdefault(file.labels, state)  # what still waits in it is too old
+        return before, number
 
     def _read_rows(self, uri: str, state: State) -> _Keys:
         if folder := _PARTITION.search(uri):
@@ -302,9 +300,15 @@ class LabelJoin:
 
     def _mark(self, before: list[tuple[str, pa.Array]]) -> None:
         """Note which rows and labels earlier processes have joined."""
+        of_labels: dict[str, list[pa.Array]] = {}
         for labels, keys in before:
-            for of in (*self._rows, *(of for of in self._labels if of.uri == labels)):
-                of.is_done |= pc.is_in(of.keys, value_set=keys).to_numpy(zero_copy_only=False)
+            of_labels.setdefault(labels, []).append(keys)
+        whole = pa.chunked_array([keys for _, keys in before])
+        for of in self._rows:
+            of.is_done |= pc.is_in(of.keys, value_set=whole).to_numpy(zero_copy_only=False)
+        for of in self._labels:
+            some = pa.chunked_array(of_labels.get(of.uri, []), of.keys.type)
+            of.is_done |= pc.is_in(of.keys, value_set=some).to_numpy(zero_copy_only=False)
 
     def _join(self, labels: _Keys) -> Joined | None:
         """Join the open labels of a file with the rows that are there; None if there are none."""
@@ -360,16 +364,7 @@ class LabelJoin:
         table = table.append_column(self._target, labels.values.take(pa.array(at)))
         about = {"labels": labels.uri, "waiting": labels.n_open}
         about |= {"size": labels.state[0], "stamp": labels.state[1]}
-        table = table.replace_schema_metadata({_ABOUT: json.dumps(about).encode()})
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, row_group_size=_ROW_GROUP, write_page_checksum=True)
-        name = f"{self._next:08d}.parquet"
-        try:
-            self._store.put_new(name, sink.getvalue().to_pybytes())
-        except ExistsError as error:
-            raise FencedError(
-                f"{self.out} has {name}, of another process: let one join these rows at a time"
-            ) from error
+        name = self._files.write(self._next, table, about)
         self._next += 1
         for number, row in places:
             self._rows[number].is_done[row] = True

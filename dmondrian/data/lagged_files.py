@@ -32,7 +32,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -270,6 +270,17 @@ class LaggedFiles:
         if len(listings) > 1:
             used = {self._about(name)["source"] for name in left}
             spare += [name for name in listings if name[len(SOURCES) + 1 : -8] not in used]
+        self._store.delete(spare)
+
+    def drop_rows(self, position: int) -> None:
+        """Delete files whose rows lie before a position, and are not needed for later lags.
+
+        The newest file stays. What was learned from the others cannot be learned again, and files
+        of the data that they were made of cannot be scored.
+        """
+        names, states = self._written()[0], [at for _, at in self._states()]
+        reached = min(position, *states) if states else 0
+        spare = [name for name, then in pairwise(names) if _at(then) <= reached]
         self._store.delete(spare)
 
     def follow_on(self, source: Source, out: Store) -> list[str]:

@@ -1,4 +1,4 @@
-"""Check that data are given as paths or URLs.
+"""Data that are given as paths or URLs, some of them relative to a root.
 
 Promises that rows in memory, and collections without an order, are refused by type, and never taken
 for a list of paths: iterating over a data frame gives its column names.
@@ -7,6 +7,7 @@ for a list of paths: iterating over a data frame gives its column names.
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -46,6 +47,42 @@ def check_paths(data: Any, instead: str = "write them as Parquet and give the pa
     for number, item in enumerate(data):
         if not isinstance(item, (str, os.PathLike)):
             raise ParameterError(f"data[{number}] is {_kind(item)}; {expected}")
+
+
+def rooted(data: Any, root: str | os.PathLike[str] | None) -> Any:
+    """Return data whose relative paths are relative to a folder or URL.
+
+    Parameters
+    ----------
+    data : str, path or sequence of them
+        URLs and absolute paths stay as they are.
+    root : str, path or None
+        None leaves all as they are.
+
+    Raises
+    ------
+    ParameterError
+        The root is none, data are no paths, or a path leads out of a URL.
+    """
+    if root is None:
+        return data
+    if not isinstance(root, (str, os.PathLike)) or not os.fspath(root):
+        raise ParameterError(f"root is {root!r}; expected a folder or URL")
+    check_paths(data, "a root is for paths alone; leave it out")
+    if isinstance(data, (str, os.PathLike)):
+        return _below(os.fspath(root), os.fspath(data))
+    return [_below(os.fspath(root), os.fspath(item)) for item in data]
+
+
+def _below(root: str, path: str) -> str:
+    if "://" in path or os.path.isabs(os.path.expanduser(path)):
+        return path
+    if "://" not in root:
+        return os.path.join(os.path.expanduser(root), path)
+    relative = posixpath.normpath(path)
+    if relative.split("/")[0] == "..":
+        raise ParameterError(f"data names {path!r}, which leads out of the root {root}")
+    return root.rstrip("/") + (f"/{relative}" if relative != "." else "")
 
 
 def _kind(value: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from distributed import Client, fire_and_forget, worker_client
 
 from dmondrian.checkpoint import jobs
-from dmondrian.data.paths import check_paths
+from dmondrian.data.paths import check_paths, rooted
 from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import connected
 from dmondrian.distributed.scoring.heartbeat import Heartbeat
@@ -69,6 +69,7 @@ def submit(
     validation: Any = None,
     alerts: Mapping[str, Any] | None = None,
     lags: Mapping[str, Any] | None = None,
+    root: str | os.PathLike[str] | None = None,
     **plan_options: Any,
 ) -> str:
     """Submit a training job to a cluster and return at once.
@@ -91,6 +92,8 @@ def submit(
         columns of the model.
     lags : mapping or None
         As in :func:`dmondrian.distributed.train`; this process writes the rows with them.
+    root : str, path or None
+        As in :func:`dmondrian.distributed.train`.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -107,6 +110,7 @@ def submit(
     """
     if is_dask(data):
         raise ParameterError("a detached job reads Parquet; write the collection first")
+    data = rooted(data, root)
     check_paths(data, IN_MEMORY)
     attempt_options(checkpoint_every, window, None, keep)
     refuse_with_lags(lags, validation=validation)

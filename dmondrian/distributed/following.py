@@ -28,7 +28,7 @@ from dmondrian.data import Arrivals, Joined, LabelJoin, Plan, gives_batches, sto
 from dmondrian.data.label_join import N_ROWS
 from dmondrian.data.lagged_files import lags_of_run
 from dmondrian.data.make import NoRowsError
-from dmondrian.data.paths import check_paths
+from dmondrian.data.paths import check_paths, rooted
 from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.events import EventListener
@@ -45,6 +45,7 @@ from dmondrian.distributed.training.batch_source import (
     drop_learned,
     refuse_with_labels,
     rows_to_take,
+    safe_position,
 )
 from dmondrian.distributed.training.lagged_data import refuse_with_lags
 from dmondrian.distributed.training.run_setup import IN_MEMORY, learned_by_all, prepare_run
@@ -122,6 +123,7 @@ def follow(
     n_workers: int | None = None,
     threads: int | None = None,
     lags: Mapping[str, Any] | None = None,
+    root: str | os.PathLike[str] | None = None,
     **plan_options: Any,
 ) -> TrainedRun | None:
     """Learn the files that come to a place, until asked to end by Ctrl-C or SIGTERM.
@@ -186,6 +188,8 @@ def follow(
     lags : mapping or None
         As in :func:`dmondrian.distributed.train`. Files that are scored get the lags of rows that
         come behind those that were learned.
+    root : str, path or None
+        As in :func:`dmondrian.distributed.train`.
     **plan_options
         See :func:`dmondrian.data.make_plan`.
 
@@ -203,6 +207,7 @@ def follow(
         After Ctrl-C while rows were learned: the first stops at a checkpoint, the second at once.
     """
     _check(interval, keep)
+    data = rooted(data, root)
     options = attempt_options(checkpoint_every, window, progress)
     options = replace(options, alerts=Alerts.of(alerts), on_event=on_event)
     is_source = gives_batches(data)
@@ -290,6 +295,10 @@ def follow(
                     prune(opened, keep)
                 if batches is not None:
                     drop_learned(batches, opened)
+                if joining is not None:
+                    joining.drop(_learned_for_good(opened, plan))
+                if (lagged := lags_of_run(opened)) is not None:
+                    lagged.drop_rows(safe_position(opened))
                 newest, before, options = found, now, replace(options, listener=None)
                 is_exported = is_exported and not found.summary["rows"]
                 if metrics is not None and not found.summary["rows"]:
@@ -369,14 +378,20 @@ def _check_joined(url: str, joining: LabelJoin) -> None:
     DataError
     """
     plan = _plan(url)
-    there = set(open_store(joining.out).list())
+    known = joining.known
     learned = [] if plan is None else sorted(set(plan.table.uris()))
-    gone = [uri for uri in learned if uri.rpartition("/")[2] not in there]
+    gone = [uri for uri in learned if uri.rpartition("/")[2] not in known]
     if gone:
         raise DataError(
             f"{joining.out} lacks {len(gone)} of the files that this run has learned, the first is "
             f"{gone[0]}: they say which rows have got their labels; put them back"
         )
+
+
+def _learned_for_good(run: Run, plan: Plan) -> set[str]:
+    """Return the names of files whose rows the two newest checkpoints of a run have."""
+    needed = set(plan.blocks_after(safe_position(run)).uris())
+    return {uri.rpartition("/")[2] for uri in set(plan.table.uris()).difference(needed)}
 
 
 def _without_key(options: dict[str, Any], key: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dmondrian.checkpoint import Manifest, Run, known_trees, peek_blobs
+from dmondrian.checkpoint.attempt_notes import Work
 from dmondrian.checkpoint.held_out import HeldOutRecord, read_record
 from dmondrian.checkpoint.lease import Holder, holders
 from dmondrian.checkpoint.raised_alerts import read_alerts
@@ -46,7 +47,8 @@ class Facts:
     # of forecasts on columns, or why there is none; None where it was not asked for
     dependence: tuple[Any, str] | None = None
     growth: list[tuple[int, int, int]] = field(default_factory=list)  # rows, nodes, bytes stored
-    holders: list[Holder] = field(default_factory=list)  # attempts, in order
+    holders: list[Holder] = field(default_factory=list)  # the newest attempts, in order
+    earlier: Work | None = None  # all attempts, where there were more than these
     alerts: list[dict[str, Any]] = field(default_factory=list)  # raised last
     n_alerts: int = 0  # of conditions that hold
     held_out: HeldOutRecord | None = None
@@ -65,6 +67,8 @@ class Facts:
     @property
     def seconds(self) -> float:
         """Seconds of work of all attempts, as far as they are recorded."""
+        if self.earlier is not None:
+            return self.earlier.seconds
         return math.fsum(
             float(timeline[-1][0])
             for holder in self.holders
@@ -96,6 +100,8 @@ def gather(url: str) -> Facts:
     run = Run.open(url)
     manifest = run.latest(verify=False)
     facts = Facts(run.url, run.run_json, manifest, run.position, holders=holders(run.store))
+    if facts.holders and facts.holders[0].number > 1:
+        facts.earlier = run.work()
     if run.run_json.get("schema") is not None:
         facts.schema = Schema.from_json(run.run_json["schema"])
     if run.run_json.get("plan") is not None:

@@ -84,8 +84,11 @@ def _about(facts: Facts) -> list[tuple[str, str]]:
     """Return when and how long was worked on the run, on which data, and by which versions."""
     found: list[tuple[str, str]] = []
     if facts.holders:
-        took = f"{clock(facts.seconds)} of work in {counted(len(facts.holders), 'attempt')}"
-        found.append(("trained", f"from {_moment(facts.holders[0].began)} UTC on, {took}"))
+        n_attempts, began = len(facts.holders), facts.holders[0].began
+        if facts.earlier is not None:
+            n_attempts, began = facts.earlier.attempts, facts.earlier.began or began
+        took = f"{clock(facts.seconds)} of work in {counted(n_attempts, 'attempt')}"
+        found.append(("trained", f"from {_moment(began)} UTC on, {took}"))
     schema, plan = facts.schema, facts.plan
     if schema is not None:
         width = counted(schema.n_features, "feature")

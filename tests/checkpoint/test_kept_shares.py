@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dmondrian.checkpoint import Run
+from dmondrian.checkpoint import Run, kept_shares
 from dmondrian.checkpoint.kept_shares import (
     KeptShares,
     Piece,
@@ -23,7 +23,9 @@ from dmondrian.checkpoint.kept_shares import (
     names_of,
 )
 from dmondrian.errors import CheckpointError, CorruptError
+from dmondrian.store import Store
 
+ROW_BYTES = 8 * (3 * 4 + 2)
 ABOUT = {"algorithm": "amf-regressor", "parameters": {}, "shards": [[0, 2]], "plan": None}
 
 
@@ -64,12 +66,18 @@ CUTS = st.lists(st.integers(1, 60), max_size=4)
     attempts=st.lists(st.tuples(st.integers(0, 60), CUTS), max_size=3),
     is_written=st.lists(st.booleans(), min_size=4, max_size=4),
     asked=st.tuples(st.integers(0, 59), st.integers(1, 60)),
+    joined=st.sampled_from([(64, 60), (2, 12), (3, 7)]),
 )
 def test_any_cuts_and_attempts_that_went_back_are_read_in_any_cuts(
-    attempts: list[tuple[int, list[int]]], is_written: list[bool], asked: tuple[int, int]
+    attempts: list[tuple[int, list[int]]],
+    is_written: list[bool],
+    asked: tuple[int, int],
+    joined: tuple[int, int],
 ) -> None:
     whole, n, reached = shares(60), 60, 0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_shares, "MOST_PIECES", joined[0])
+        patch.setattr(kept_shares, "PIECE_BYTES", joined[1] * ROW_BYTES)
         run = Run.create(folder, ABOUT)
         for begin, cuts in [*attempts, (n, [n])]:
             at = min(begin, reached)  # a checkpoint of an earlier attempt
@@ -90,6 +98,37 @@ def test_any_cuts_and_attempts_that_went_back_are_read_in_any_cuts(
         for found in kept.of(start, stop - start):
             assert_same(found, some(whole, slice(start, stop)))
         assert kept.ages_at(stop).tolist() == [[float(stop)] * 3] * 4
+
+
+def test_pieces_of_many_looks_are_joined_and_who_is_killed_leaves_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_shares, "MOST_PIECES", 4)
+    monkeypatch.setattr(kept_shares, "PIECE_BYTES", 20 * ROW_BYTES)
+    run, whole = Run.create(tmp_path / "run", ABOUT), shares(120)
+    most, delete = 0, Store.delete
+    for look in range(60):
+        writer = SharesWriter(run, 2 * look)
+        ages = {row: np.full((2, 3), float(row)) for row in (2 * look + 1, 2 * look + 2)}
+        writer.add(some(whole, slice(2 * look, 2 * look + 2)), ages)
+        if look % 5 == 0:
+            monkeypatch.setattr(Store, "delete", lambda *_: None)
+        writer.write()
+        monkeypatch.setattr(Store, "delete", delete)
+        most = max(most, len(names_of(run)))
+    assert most <= 120 // 10 + 2 * 4
+    kept = KeptShares([run])
+    kept.check()
+    assert kept.n_rows == 120
+    assert_same(kept.of(0, 120)[0], whole)
+    assert [kept.ages_at(row)[0, 0] for row in range(1, 121)] == [float(i) for i in range(1, 121)]
+    damaged = names_of(run)[-1]
+    run.store.put(damaged, b"damaged")
+    for look in range(60, 66):
+        writer = SharesWriter(run, 2 * look)
+        writer.add(some(shares(132), slice(2 * look, 2 * look + 2)), {})
+        writer.write()
+    assert damaged in names_of(run)
 
 
 def test_rows_that_are_not_there_are_named(tmp_path: Path) -> None:

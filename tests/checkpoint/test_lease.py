@@ -219,3 +219,36 @@ def test_a_damaged_note_of_a_holder_hinders_nobody(store: Store, at: int) -> Non
     assert [one.number for one in lease.holders(store)] == [1]
     with Lease.take(store) as held:
         assert held.number == 2
+
+
+def test_only_the_last_holders_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "KEPT", 4)
+    for number in range(1, 13):
+        with Lease.take(store) as held:
+            assert held.number == number
+            lease.ask_to_stop(store, lease.holders(store)[-1])
+        assert len(store.list()) <= 3 * 4
+    assert [one.number for one in lease.holders(store)] == [9, 10, 11, 12]
+    assert all(one.has_ended for one in lease.holders(store))
+
+
+def test_who_stood_still_while_its_number_was_deleted_holds_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "KEPT", 2)
+    with Lease.take(store):
+        pass
+    put = Store.put_same
+
+    def overtaken(self: Store, name: str, data: bytes) -> bool:
+        monkeypatch.setattr(Store, "put_same", put)
+        for _ in range(5):
+            with Lease.take(store):
+                pass
+        assert not store.exists(name)
+        return put(self, name, data)
+
+    monkeypatch.setattr(Store, "put_same", overtaken)
+    with Lease.take(store) as held:
+        assert held.number == 7
+        held.check()

@@ -74,6 +74,18 @@ def test_urls_and_absolute_paths_stay_as_they_are(tmp_path, url):
     assert job.run["path"] == "/absolute/run"
 
 
+def test_relative_data_are_below_a_root_of_the_job(tmp_path):
+    job = write(tmp_path, GOOD.replace("[data]", '[data]\nroot = "lake"'))
+    assert read_job(job).data["path"] == str(tmp_path / "lake/rows.parquet")
+    assert "root" not in read_job(job).data
+    moved = read_job(job, [f"data.root={tmp_path}/moved", 'data.path=["a", "/b", "s3://c/d"]'])
+    assert moved.data["path"] == [f"{tmp_path}/moved/a", "/b", "s3://c/d"]
+    assert read_job(job, ["data.root=s3://c/d"]).data["path"] == "s3://c/d/rows.parquet"
+    assert "leads out of the root" in refusal(
+        tmp_path, GOOD, "data.root=s3://c", "data.path=../../x"
+    )
+
+
 def test_a_list_of_paths_is_resolved_one_by_one(tmp_path):
     text = GOOD.replace('"rows.parquet"', '["a.parquet", "s3://b/c"]')
     assert read_job(write(tmp_path, text)).data["path"] == [str(tmp_path / "a.parquet"), "s3://b/c"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dmondrian.data import LabelJoin
-from dmondrian.errors import DataError, FencedError, ParameterError
+from dmondrian.data import LabelJoin, joined_files
+from dmondrian.errors import CorruptError, DataError, FencedError, ParameterError
+from tests.killed import KilledError, kill_at
 
 
 class Place:
@@ -24,6 +26,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.written: dict[str, pa.Table] = {}  # files of joined rows that were seen
         for name in ("rows", "labels"):
             (folder / name).mkdir(parents=True)
 
@@ -46,10 +49,15 @@ class Place:
         places = [str(self.folder / name) for name in ("rows", "labels", "joined")]
         return LabelJoin(*places, **{"key": "id", "target": "y", **options})
 
+    def names(self) -> list[str]:
+        """Files of joined rows that are there."""
+        return [file.name for file in (self.folder / "joined").glob("*.parquet")]
+
     def joined(self) -> list[tuple[Any, ...]]:
         """Key, file of the row and label of the joined rows, in their order."""
-        files = sorted((self.folder / "joined").iterdir())
-        tables = [pq.read_table(file) for file in files]
+        for file in (self.folder / "joined").glob("*.parquet"):
+            self.written.setdefault(file.name, pq.read_table(file))
+        tables = [table for _, table in sorted(self.written.items())]
         return [
             pair for t in tables
             for pair in zip(*(t[name].to_pylist() for name in ("id", "from", "y")), strict=True)
@@ -97,7 +105,7 @@ def test_a_label_waits_for_its_row_and_comes_once(place: Place) -> None:
 
 FILES = st.lists(
     st.tuples(st.sampled_from(["rows", "labels"]), st.lists(st.integers(0, 12), max_size=4)),
-    max_size=8,
+    max_size=11,
 )
 
 
@@ -122,11 +130,16 @@ def by_hand(files: list[tuple[str, list[int]]]) -> list[tuple[int, str, str]]:
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(files=FILES, restarts=st.sets(st.integers(0, 8)))
-def test_it_is_the_join_by_hand_and_restarts_change_nothing(
+@given(
+    files=FILES,
+    restarts=st.sets(st.integers(0, 11)),
+    drops=st.dictionaries(st.integers(0, 11), st.integers(0, 3)),
+)
+def test_it_is_the_join_by_hand_and_restarts_and_deletions_change_nothing(
     tmp_path_factory: pytest.TempPathFactory,
     files: list[tuple[str, list[int]]],
     restarts: set[int],
+    drops: dict[int, int],
 ) -> None:
     seen: set[int] = set()
     for kind, keys in files:
@@ -143,7 +156,69 @@ def test_it_is_the_join_by_hand_and_restarts_change_nothing(
         if number in restarts:
             join = place.join()
         join.look()
+        place.joined()  # before they may be deleted
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(joined_files, "MOST_FILES", 2)
+            if number in drops:  # killed before an object is deleted or written
+                kill_at(patch, drops[number])
+            with suppress(KilledError):
+                join.drop(place.names())
+            if number in drops:
+                join = place.join()
     assert place.joined() == by_hand(files)
+    assert len(place.names()) <= 4 + len(drops)
+
+
+def test_of_many_files_few_stay_and_rows_and_labels_are_known(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joined_files, "MOST_FILES", 3)
+    join, most, n_bytes = place.join(n_rows=10), 0, []
+    place.rows("wait", [1, 2])
+    for number in range(60):
+        keys = [10 * number + 10, 10 * number + 11]
+        place.rows(f"r{number:04d}", keys)
+        place.labels(f"l{number:04d}", dict.fromkeys(keys, "c"))
+        if number > 5:
+            for kind in "rows/r", "labels/l":
+                (place.folder / f"{kind}{number - 5:04d}.parquet").unlink()
+        join.look()
+        place.joined()
+        join.drop(place.names())
+        there = [file for file in (place.folder / "joined").rglob("*") if file.is_file()]
+        most = max(most, len(there))
+        n_bytes.append(sum(file.stat().st_size for file in there))
+        if number % 7 == 3:
+            join = place.join(n_rows=10)
+            place.labels("again", dict.fromkeys(keys, "another"))
+            before = len(place.joined())
+            join.look()
+            assert len(place.joined()) == before
+            (place.folder / "labels/again.parquet").unlink()
+    assert most <= 6
+    assert max(n_bytes[30:]) <= 1.1 * max(n_bytes[:30])
+    assert len(place.joined()) == 120
+    assert {f"{number:08d}.parquet" for number in range(1, 61)} == join.known
+    names = sorted(place.names())
+    join.drop([])
+    assert sorted(place.names()) == names
+
+
+def test_keys_that_are_damaged_are_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined_files, "MOST_FILES", 2)
+    join = place.join()
+    for number in range(4):
+        place.rows(f"{number}", [number])
+        place.labels(f"{number}", {number: "a"})
+        join.look()
+        join.drop(place.names())
+    (keys,) = (place.folder / "joined/_keys").iterdir()
+    pq.write_table(pq.read_table(keys).slice(1), keys)
+    with pytest.raises(CorruptError, match=r"00000001-00000002.parquet has no keys of joined rows"):
+        place.join().look()
+    pq.write_table(pa.table({"id": [1]}), keys)
+    with pytest.raises(CorruptError, match="put it back from a copy"):
+        place.join().look()
 
 
 def test_a_row_gets_one_label_across_processes_that_write_at_once(place: Place) -> None:

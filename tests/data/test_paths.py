@@ -14,6 +14,7 @@ import pytest
 
 from dmondrian import AMFClassifier
 from dmondrian.data import list_source, make_plan, make_scoring_plan
+from dmondrian.data.paths import rooted
 from dmondrian.distributed import evaluate, predict, score, submit, train
 from dmondrian.errors import ParameterError
 
@@ -92,3 +93,24 @@ def test_predict_says_who_answers_frames(tmp_path: Path) -> None:
     AMFClassifier(n_estimators=1, random_state=0).fit(X, X[:, 0] > 0.5).save(tmp_path / "model")
     with pytest.raises(ParameterError, match=r"is DataFrame; .*FrameModel answers frames"):
         predict(tmp_path / "model", pd.DataFrame(X))
+
+
+def test_relative_paths_are_below_a_root(tmp_path: Path) -> None:
+    home = str(Path("~").expanduser())
+    assert rooted("a/*.parquet", None) == "a/*.parquet"
+    assert rooted("a/*.parquet", tmp_path) == f"{tmp_path}/a/*.parquet"
+    assert rooted([Path("a"), "/b", "s3://c/d", "~/e"], "~") == [
+        f"{home}/a", "/b", "s3://c/d", "~/e",
+    ]  # fmt: skip
+    assert rooted(["./a/../b", ".", "t@v3"], "s3://c/d/") == [
+        "s3://c/d/b",
+        "s3://c/d",
+        "s3://c/d/t@v3",
+    ]
+    with pytest.raises(ParameterError, match="leads out of the root s3://c"):
+        rooted("a/../../b", "s3://c")
+    for root in ("", 5, ["a"]):
+        with pytest.raises(ParameterError, match="expected a folder or URL"):
+            rooted("a", root)  # type: ignore[arg-type]  # what a caller may give
+    with pytest.raises(ParameterError, match="a root is for paths alone"):
+        rooted(FRAMES["a pyarrow Table"], "a")

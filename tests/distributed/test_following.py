@@ -37,7 +37,7 @@ def following(client: Client, tmp_path: Path) -> Follow:
 
 def put(folder: Path, number: int, rows: int = 300) -> Path:
     """Put the rows of a number there, as a file that comes as a whole."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, parents=True)
     part = pq.read_table(ADULT, columns=COLUMNS).slice(number * rows, rows)
     pq.write_table(part, folder / ".part")
     return (folder / ".part").rename(folder / f"{number:04d}.parquet")
@@ -235,3 +235,15 @@ def test_what_cannot_be_followed_is_refused(following: Follow, tmp_path: Path) -
     for options in ({"interval": 0}, {"interval": True}, {"keep": 0}, {"window": 0}):
         with pytest.raises(ParameterError, match=next(iter(options))):
             following(**options)
+
+
+def test_data_that_move_are_followed_below_another_root(following: Follow, tmp_path: Path) -> None:
+    for number in range(2):
+        put(tmp_path / "old/sales", number)
+    assert following(data="sales", root=tmp_path / "old", once=True).summary["rows"] == 600  # type: ignore[union-attr]
+    (tmp_path / "old").rename(tmp_path / "new")
+    put(tmp_path / "new/sales", 2)
+    found = following(data="sales", root=tmp_path / "new", once=True)
+    assert found is not None
+    assert found.summary["rows"] == 300
+    assert found.plan.n_rows == 900

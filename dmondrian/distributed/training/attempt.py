@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -186,11 +186,9 @@ class Attempt:
     """One attempt to train a run to the end of its stream; see `finish`."""
 
     def __init__(self, run: Run, plan: Plan, options: AttemptOptions) -> None:
-        # A part of a run may be newer than some of the run's plans.
         known = set(run.stream.digests()) if plan.earlier else set()
-        earlier = tuple(pair for pair in plan.earlier if pair[1] in known)
         self.run, self.options = run, options
-        self.plan = replace(plan, earlier=earlier).with_digest_of(plan)
+        self.plan = replace(plan, earlier=_of_chain(plan, known)).with_digest_of(plan)
         self.parameters = ForestParameters.from_json(run.run_json["parameters"])
         self.units = self._cut()
         self.ledger: Ledger | None = None
@@ -433,6 +431,24 @@ class Attempt:
             self.run.attempt(info)
         except Exception as error:  # noqa: BLE001 - a failure to record must not hide the outcome
             warnings.warn(f"the attempt could not be recorded: {error}", stacklevel=2)
+
+
+def _of_chain(plan: Plan, known: Collection[str | None]) -> tuple[tuple[int, str], ...]:
+    """Return the ends of earlier plans, each with the oldest plan of a run's chain that has it.
+
+    Parameters
+    ----------
+    plan : Plan
+    known : collection of str
+        Digests of the chain, which lacks plans that no checkpoint is of.
+    """
+    # A part of a run may be newer than the run's first plans.
+    begin = next((k for k, (_, own) in enumerate(plan.earlier) if own in known), len(plan.earlier))
+    found, digest = [], plan.digest
+    for rows, own in reversed(plan.earlier[begin:]):
+        digest = own if own in known else digest
+        found.append((rows, digest))
+    return tuple(reversed(found))
 
 
 def _resuming(position: int, n_rows: int) -> str:

@@ -125,9 +125,14 @@ def newest_position(url: str) -> int:
 
 def drop_learned(files: BatchFiles, run: Run) -> None:
     """Delete the files that a run needs no more, also where its newest checkpoint is damaged."""
+    if position := safe_position(run):
+        files.drop(position)
+
+
+def safe_position(run: Run) -> int:
+    """Return up to which row the two newest checkpoints of a run and its parts are; 0 without."""
     positions = [sorted(one.manifests())[-2:] for one in (run, *parts_of(run))]
-    if all(len(two) == 2 for two in positions):
-        files.drop(min(two[0] for two in positions))
+    return min(two[0] if len(two) == 2 else 0 for two in positions)
 
 
 def refuse_with_labels(labels: Any) -> None:

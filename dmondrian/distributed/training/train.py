@@ -22,6 +22,7 @@ from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, gives_batches
 from dmondrian.data.lagged_files import lags_of_run
+from dmondrian.data.paths import rooted
 from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.events import EventListener
@@ -112,6 +113,7 @@ def train(
     metrics_port: int | None = None,
     metrics_host: str = HOST,
     lags: Mapping[str, Any] | None = None,
+    root: str | os.PathLike[str] | None = None,
     **plan_options: Any,
 ) -> TrainedRun:
     """Train a forest on a Dask cluster, from Parquet, with checkpoints.
@@ -208,6 +210,9 @@ def train(
         writes the rows with these columns to ``_lags/`` in the run's folder, which are learned;
         each row is written once, also over restarts, and files of the data whose rows are written
         may go. Scoring adds the columns to its rows.
+    root : str, path or None
+        Folder or URL that relative paths of the data are below: where the data move, it alone
+        changes, and the run goes on.
     **plan_options
         See :func:`dmondrian.data.make_plan`; ``time``, a column, for a ``delay`` that is a time.
 
@@ -232,6 +237,7 @@ def train(
     options = attempt_options(checkpoint_every, window, progress, keep)
     options = replace(options, alerts=Alerts.of(alerts), on_event=on_event)
     is_source = gives_batches(data)
+    data = rooted(data, root)
     if not is_dask(data) and not is_source:
         check_data(data)
     refuse_with_lags(lags, validation=validation, batches=data if is_source else None)
