@@ -57,6 +57,13 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
     if facts["data"] is not None:
         files = f"{counted(facts['data']['rows'], 'row')} in {_files(facts['data']['files'])}"
         rows.insert(2, ("data", files))
+        if facts["data"]["label_delay"] is not None:
+            from dmondrian.cli.follow import delay_in_words
+
+            later = delay_in_words(**facts["data"]["label_delay"])
+            rows.insert(
+                3, ("labels came", f"{later} after their rows, the median of the last file")
+            )
     if facts["lags"] is not None:
         from dmondrian.data.lag_settings import in_words
 
@@ -225,6 +232,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
 def _data(run: Run) -> dict[str, Any] | None:
     """Return what a run was trained on; None for a model that was fitted on arrays."""
     from dmondrian.data import stored_plan
+    from dmondrian.data.joined_files import label_delay
 
     if run.run_json.get("plan") is None:
         return None
@@ -237,7 +245,16 @@ def _data(run: Run) -> dict[str, Any] | None:
         notes = run.stream.notes()
     except (CheckpointError, StoreError):
         notes = []
-    return {"rows": plan.n_rows, "files": files, "shuffle": plan.shuffle, "notes": notes}
+    delay = label_delay(files[-1]) if files else None
+    return {
+        "rows": plan.n_rows,
+        "files": files,
+        "shuffle": plan.shuffle,
+        "notes": notes,
+        "label_delay": None
+        if delay is None
+        else dict(zip(("rows", "seconds"), delay, strict=True)),
+    }
 
 
 def _trained(run: Run) -> dict[str, Any] | None:

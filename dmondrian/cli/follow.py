@@ -138,14 +138,17 @@ def _joining(keys: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def _joined_text(joined: Any) -> str:
     """Return what to print of rows that got their labels."""
-    from dmondrian.distributed.cluster.progress import clock  # loads Dask
-
-    later = f"{joined.rows_later:,.0f} rows"
-    if joined.seconds_later is not None:
-        later += f" and {clock(joined.seconds_later)}"
+    later = delay_in_words(joined.rows_later, joined.seconds_later)
     waiting = f"; {joined.waiting:,} wait for their rows" if joined.waiting else ""
     repeated = f"; {joined.repeated:,} repeated or empty" if joined.repeated else ""
     return (
         f"{counted(joined.rows, 'label')} of {joined.labels} joined, {later} after their rows "
         f"(medians){waiting}{repeated}"
     )
+
+
+def delay_in_words(rows: float, seconds: float | None) -> str:
+    """Return how much later than their rows labels came."""
+    from dmondrian.distributed.cluster.progress import clock  # loads Dask
+
+    return f"{rows:,.0f} rows" + ("" if seconds is None else f" and {clock(seconds)}")

@@ -271,6 +271,20 @@ class JoinedFiles:
         return f"{self.url.rstrip('/')}/{name}"
 
 
+def label_delay(uri: str) -> tuple[float, float | None] | None:
+    """Return how many rows and seconds later than their rows the labels of a file came, medians.
+
+    None of files of other rows, those that are gone, and those of versions that did not note it.
+    """
+    if not _NAME.fullmatch(uri.rpartition("/")[2]):
+        return None
+    try:
+        stored = json.loads((open_parquet(uri).schema_arrow.metadata or {})[_ABOUT])
+        return float(stored["rows_later"]), stored["seconds_later"]
+    except (DataError, LookupError):
+        return None
+
+
 def is_old(n_newer: int, n_rows: int, largest: int) -> bool:
     """Return whether rows are too old to be asked for: no more than twice the rows that wait came.
 

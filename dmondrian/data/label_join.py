@@ -364,13 +364,19 @@ class LabelJoin:
         table = table.append_column(self._target, labels.values.take(pa.array(at)))
         about = {"labels": labels.uri, "waiting": labels.n_open}
         about |= {"size": labels.state[0], "stamp": labels.state[1]}
+        rows_later, seconds_later = self._delay(labels, places)
+        about |= {"rows_later": rows_later, "seconds_later": seconds_later}
         name = self._files.write(self._next, table, about)
         self._next += 1
         for number, row in places:
             self._rows[number].is_done[row] = True
-        return self._joined(labels, name, places)
+        return Joined(
+            labels.uri, name, len(places), labels.n_open, labels.repeated, rows_later,
+            seconds_later,
+        )  # fmt: skip
 
-    def _joined(self, labels: _Keys, name: str, places: np.ndarray) -> Joined:
+    def _delay(self, labels: _Keys, places: np.ndarray) -> tuple[float, float | None]:
+        """Return how many rows and seconds later than their rows labels came, the medians."""
         before = np.array([of.before for of in self._rows])
         later = self._n_came - (before[places[:, 0]] + places[:, 1])
         changed = [of.changed for of in self._rows]
@@ -378,10 +384,7 @@ class LabelJoin:
         seconds = None
         if labels.changed is not None and None not in times:
             seconds = float(np.median(np.maximum(labels.changed - np.array(times, float), 0.0)))
-        return Joined(
-            labels.uri, name, len(places), labels.n_open, labels.repeated,
-            float(np.median(later)), seconds,
-        )  # fmt: skip
+        return float(np.median(later)), seconds
 
     def _whole_rows(self, rows: _Keys, at: np.ndarray) -> pa.Table:
         """Return rows of a file, with all columns, in this order."""

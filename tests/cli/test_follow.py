@@ -295,6 +295,12 @@ def test_rows_are_scored_when_they_come_and_learned_when_their_labels_do(
     assert joined["seconds_later"] >= 0.0
     (event,) = [event for event in events if event["event"] == "learned"]
     assert (event["rows"], event["n_rows"]) == (300, 700)
+    stdout, _ = call("describe", tmp_path / "run", "--json")
+    delay = {"rows": joined["rows_later"], "seconds": joined["seconds_later"]}
+    assert json.loads(stdout)["data"]["label_delay"] == delay
+    stdout, _ = call("describe", tmp_path / "run")
+    assert f"labels came   {delay['rows']:,.0f} rows and 0:0" in stdout
+    assert "after their rows, the median of the last file" in stdout
     positions = [position for _, position in scored(tmp_path / "scores/run").values()]
     assert positions == [400, 400]  # before the labels that came in the same look were learned
     straight = write_job(tmp_path, "joined", "straight", shared)
