@@ -67,6 +67,7 @@ class Dependences(NamedTuple):
     pairs: list[Pair]  # the largest first
     n_paired: int  # columns of which all pairs were looked at
     rows: str  # whose shares are shown, in words, or why there are none
+    not_shown: list[str]  # columns without values to show: of text, or without a finite range
 
 
 def dependence_on(
@@ -133,7 +134,8 @@ def dependence_on(
     ]
     pairs = [pair for pair in pairs if pair.share >= LEAST_TOGETHER]
     pairs.sort(key=lambda pair: -pair.size)
-    return Dependences(found, pairs, len(factors), _in_rows(rows))
+    not_shown = [column.name for column, _ in chosen if not values_of(column)]
+    return Dependences(found, pairs, len(factors), _in_rows(rows), not_shown)
 
 
 def _in_rows(rows: RowsRead) -> str:

@@ -21,7 +21,7 @@ from dmondrian.report.rendering import Figure, render
 if TYPE_CHECKING:
     from dmondrian.export.column_dependence import Dependence
 
-_NONE: Any = ([], [], 0, "")
+_NONE: Any = ([], [], 0, "", [])
 _YEARS = 253_402_300_800  # seconds from 1970 to the year 10000
 
 
@@ -52,7 +52,7 @@ def find_dependence(facts: Facts, n_columns: int) -> tuple[Any, str]:
         found = dependence_on(load_estimator(facts.name), facts.schema, facts.plan, learned, names)
     except ParameterError as error:
         return _NONE, str(error)
-    return found, "" if found.columns else "no split is worth anything yet"
+    return found, "" if found.columns or found.not_shown else "no split is worth anything yet"
 
 
 def dependence(facts: Facts) -> Markup:
@@ -66,7 +66,7 @@ def dependence(facts: Facts) -> Markup:
         name_of_value,
     )
 
-    (found, pairs, n_paired, rows_in_words), reason = facts.dependence
+    (found, pairs, n_paired, rows_in_words, not_shown), reason = facts.dependence
     classes = [str(label) for label in facts.run_json.get("classes") or []]
     places = classes_shown(found, classes)
     what = forecast_in_words(classes, places)
@@ -112,6 +112,7 @@ def dependence(facts: Facts) -> Markup:
         "dependence.html", reason=reason, what=what, figures=figures, tables=tables,
         missing=missing, together=together, n_paired=n_paired,
         rows_in_words=rows_in_words, least_share=percent(LEAST_TOGETHER),
+        not_shown=", ".join(not_shown),
     )  # fmt: skip
 
 

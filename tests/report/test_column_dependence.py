@@ -54,6 +54,20 @@ def product(client, tmp_path_factory) -> tuple[TrainedRun, pa.Table]:
     return run, table.drop_columns(["y"])
 
 
+def test_columns_that_cannot_be_drawn_are_named(client, tmp_path) -> None:
+    words = ["red car", "blue car", "red bus", "blue bus"]
+    rows = [{"about": about, "x": x, "y": float("red" in about)}
+            for about in words for x in range(20)]  # fmt: skip
+    order = np.random.default_rng(0).permutation(len(rows))
+    pq.write_table(pa.Table.from_pylist(rows).take(order), tmp_path / "rows.parquet")
+    run = train(
+        AMFRegressor(3, random_state=0), tmp_path / "rows.parquet", target="y", text=["about"],
+        run=tmp_path / "run", client=client,
+    )  # fmt: skip
+    text = write_report(run.run_url, tmp_path / "page.html", partial_dependence=1).read_text()
+    assert "Not drawn: about." in text
+
+
 def test_it_is_the_mean_prediction_of_rows_with_the_column_set(product) -> None:
     run, table = product
     model = FrameModel(run.run_url)
@@ -98,7 +112,7 @@ def test_it_is_the_mean_prediction_of_rows_with_the_column_set(product) -> None:
 
 def test_shares_of_rows_are_those_of_the_data(product) -> None:
     run, table = product
-    (found, *_, rows), _ = find_dependence(gather(run.run_url), 10)
+    (found, _, _, rows, _), _ = find_dependence(gather(run.run_url), 10)
     assert rows == "Shares of rows are of 108 rows: all rows learned."
     for one in found:
         column = table[one.column.name].drop_null()
@@ -196,7 +210,7 @@ def test_a_run_that_has_none_gives_the_reason(kernel, density, tmp_path) -> None
     reasons[str(tmp_path / "m")] = "fitted on arrays"
     for url, reason in reasons.items():
         found, why = find_dependence(gather(url), 3)
-        assert found == ([], [], 0, "")
+        assert found == ([], [], 0, "", [])
         assert reason in why
         text = write_report(url, tmp_path / "page.html", partial_dependence=3).read_text()
         assert f"There is none: {why[:30]}" in text
