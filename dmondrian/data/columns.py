@@ -324,8 +324,12 @@ def _fits(column: Column, type_: pa.DataType) -> bool:
         return kind == CATEGORY or is_bytes(type_)
     if column.kind != CATEGORY:
         return kind == column.kind
-    was_text = column.type.startswith(("string", "large_string", "dictionary", "string_view"))
-    return kind == CATEGORY or is_bytes(type_) or (kind is not None and not was_text)
+    return kind == CATEGORY or is_bytes(type_) or (kind is not None and not was_text(column))
+
+
+def was_text(column: Column) -> bool:
+    """Whether values of a category were texts in training; no others are taken then."""
+    return column.type.startswith(("string", "large_string", "dictionary", "string_view"))
 
 
 def _nearest(name: str, columns: Sequence[str]) -> str:

@@ -335,10 +335,15 @@ def level_numbers(column: Column, data: pa.ChunkedArray | pa.Array) -> IntArray:
     nulls -1.
     """
     texts, codes = as_texts(data)
-    places = {level: i for i, level in enumerate(column.levels)}
+    places = level_places(column)
     others = len(column.levels)
     feature = np.array([places.get(text, others) for text in texts] or [0], dtype=np.int64)
     return np.where(codes >= 0, feature[np.maximum(codes, 0)], -1)
+
+
+def level_places(column: Column) -> dict[str, int]:
+    """Return the number of each level of a category; all others have the next one."""
+    return {level: i for i, level in enumerate(column.levels)}
 
 
 def write_levels(column: Column, numbers: IntArray, features: Matrix) -> int:

@@ -24,7 +24,6 @@ from dmondrian.serving.request_rows import (
     ARROW,
     JSON,
     BodyError,
-    ColumnReader,
     ask_of_arrow,
     ask_of_json,
     keys_of,
@@ -156,7 +155,7 @@ class Application:
             ask = ask_of_json(value, model.names, model.n_columns)
             if not ask.n:
                 raise DataError("there are no rows: expected at least one")
-            table = ColumnReader(model.frames.schema).table([ask])
+            table = model.reader.table([ask])
             model.rows(table)  # refuses what the model cannot take
             lesson = lesson_of(labels, ask.keys, model.frames.numbers(table))
         else:

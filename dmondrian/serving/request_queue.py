@@ -21,7 +21,7 @@ import pyarrow as pa
 from dmondrian.errors import DataError, DMondrianError
 from dmondrian.serving.answer_body import arrow_body, as_lists, json_body
 from dmondrian.serving.learner import SLICE, Learner, Lesson
-from dmondrian.serving.request_rows import Ask, ColumnReader
+from dmondrian.serving.request_rows import Ask
 from dmondrian.serving.served_model import ServedModel
 from dmondrian.serving.serving_metrics import ServingMetrics
 
@@ -283,14 +283,13 @@ def answers(
         Whether rows with keys are returned as the estimator learns them.
     """
     found: list[tuple[np.ndarray, np.ndarray | None] | Exception] = [DataError("")] * len(asks)
-    reader = ColumnReader(model.frames.schema)
-    groups: dict[Any, list[int]] = {}
+    groups: dict[tuple[int | None, bool], list[int]] = {}
     for number, ask in enumerate(asks):
-        signature = reader.signature(ask)
         own = ask.keys is not None and keeps_rows
-        groups.setdefault((number if signature is None else signature, own), []).append(number)
-    for (_, own), numbers in groups.items():
-        prepared = _prepared(model, reader, [asks[number] for number in numbers], own)
+        alone = None if model.reader.is_plain(ask) else number
+        groups.setdefault((alone, own), []).append(number)
+    for (alone, own), numbers in groups.items():
+        prepared = _prepared(model, [asks[number] for number in numbers], alone is None, own)
         for number, one in zip(numbers, prepared, strict=True):
             found[number] = one
     results: list[tuple[Answer, np.ndarray | None] | Exception] = [
@@ -309,17 +308,19 @@ def answers(
 
 
 def _prepared(
-    model: ServedModel, reader: ColumnReader, asks: Sequence[Ask], keeps_rows: bool
+    model: ServedModel, asks: Sequence[Ask], are_plain: bool, keeps_rows: bool
 ) -> list[tuple[np.ndarray, np.ndarray | None] | Exception]:
     """Return the rows of asks, as the forest takes them and as the estimator learns them."""
     try:
         if not all(ask.n for ask in asks):
             raise DataError("there are no rows: expected at least one")
-        own: np.ndarray | None = None
-        if model.takes_numbers and reader.signature(asks[0]) is not None:
-            own = reader.matrix(asks)
-        if own is not None:
-            X = own = model.checked(own)
+        reader, own = model.reader, None
+        features = reader.features(asks) if are_plain and not keeps_rows else None
+        if are_plain and model.takes_numbers:
+            features = own = reader.matrix(asks)
+        if features is not None:
+            X = model.checked(features)
+            own = X if own is not None else None
         else:
             table = reader.table(asks)
             X = model.rows(table)
@@ -327,7 +328,7 @@ def _prepared(
     except Exception as error:  # noqa: BLE001  # the sender gets it, whatever it is
         if len(asks) == 1:
             return [error]
-        return [_prepared(model, reader, [ask], keeps_rows)[0] for ask in asks]
+        return [_prepared(model, [ask], are_plain, keeps_rows)[0] for ask in asks]
     ends = np.cumsum([ask.n for ask in asks]).tolist()
     parts = [slice(end - ask.n, end) for ask, end in zip(asks, ends, strict=True)]
     return [(X[part], None if own is None else own[part]) for part in parts]

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from dmondrian._text.wording import counted
 from dmondrian.data import Schema
+from dmondrian.data.value_encoder import ValueEncoder
 from dmondrian.errors import DataError, SchemaError
 
 JSON = "application/json"
@@ -31,8 +32,6 @@ MOST_ROWS = 100_000
 
 LONGEST_KEY = 200
 """Characters of a key."""
-
-_NUMBER, _TEXT = "number", "text"
 
 
 class BodyError(DataError):
@@ -311,31 +310,50 @@ class ColumnReader:
     """
 
     def __init__(self, schema: Schema | None) -> None:
+        self._encoder = None if schema is None else ValueEncoder(schema)
         self._makes: dict[str, Callable[[Sequence[Any]], pa.Array]] = {}
-        self._simple: dict[str, str] = {}
+        self._texts: set[str] = set()
         for column in () if schema is None else schema.columns:
             if column.kind == "time":
                 kind = pa.timestamp("us", "UTC" if "tz=" in column.type else None)
                 self._makes[column.name] = _times(column.name, kind)
-            else:
-                self._simple[column.name] = (
-                    _TEXT if column.kind in ("category", "text") else _NUMBER
-                )
+            elif column.kind in ("category", "text"):
+                self._texts.add(column.name)
 
-    def signature(self, ask: Ask) -> tuple[Any, ...] | None:
-        """Return what asks share whose rows may be read as one table; None if only alone.
+    def is_plain(self, ask: Ask) -> bool:
+        """Whether rows may be read together with those of other such asks.
 
-        Numbers, integers or not, become the same features whichever stand beside them; so do texts
-        and missing values. Anything else is read for itself.
+        Their values become the same features whichever stand beside them.
         """
         if isinstance(ask.columns, pa.Table):
+            return False
+        if self._encoder is not None:
+            return self._encoder.takes(ask.columns)
+        return all(set(map(type, values)) <= _NUMBERS for values in ask.columns.values())
+
+    def features(self, asks: Sequence[Ask]) -> np.ndarray | None:
+        """Return the rows of plain asks as the model's schema encodes them, float32 [n, d].
+
+        They are those of `table`. None where only a table can say what they are, or what is wrong,
+        and of a model without a schema.
+        """
+        if self._encoder is None:
             return None
-        for name, values in ask.columns.items():
-            types = set(map(type, values)) - {type(None)}
-            expected = self._simple.get(name, _NUMBER)
-            if name in self._makes or not types <= (_OF_TEXT if expected is _TEXT else _OF_NUMBERS):
-                return None
-        return tuple(ask.columns)
+        columns = self._joined(asks)
+        try:
+            arrays = {name: self._array(name, columns[name]) for name in self._encoder.rest}
+            return self._encoder.encode(columns, arrays, sum(ask.n for ask in asks))
+        except (DataError, pa.ArrowException):
+            return None
+
+    @staticmethod
+    def _joined(asks: Sequence[Ask]) -> Mapping[str, Sequence[Any]]:
+        """Return the values of asks' columns, one after the other."""
+        if len(asks) == 1:
+            return asks[0].columns
+        return {
+            name: [value for ask in asks for value in ask.columns[name]] for name in asks[0].columns
+        }
 
     def table(self, asks: Sequence[Ask]) -> pa.Table:
         """Return the rows of asks, one after the other.
@@ -343,7 +361,7 @@ class ColumnReader:
         Parameters
         ----------
         asks : sequence of Ask
-            One, or several of one signature.
+            One, or several that are plain.
 
         Raises
         ------
@@ -352,13 +370,9 @@ class ColumnReader:
         """
         if isinstance(asks[0].columns, pa.Table):
             return asks[0].columns
-        arrays = []
-        for name in asks[0].columns:
-            values: Sequence[Any] = asks[0].columns[name]
-            if len(asks) > 1:
-                values = [value for ask in asks for value in ask.columns[name]]
-            arrays.append(self._array(name, values))
-        return pa.Table.from_arrays(arrays, list(asks[0].columns))
+        columns = self._joined(asks)
+        arrays = [self._array(name, values) for name, values in columns.items()]
+        return pa.Table.from_arrays(arrays, list(columns))
 
     def matrix(self, asks: Sequence[Ask]) -> np.ndarray | None:
         """Return the rows of asks whose columns are all numbers, float32 [n, d].
@@ -366,8 +380,7 @@ class ColumnReader:
         They are those of `table` as the estimator takes them: it makes float64 of such columns, and
         float32 of these. None for integers that are beyond them, which a table refuses in words.
         """
-        columns = [[value for ask in asks for value in ask.columns[name]]
-                   for name in asks[0].columns]  # fmt: skip
+        columns = list(self._joined(asks).values())
         try:
             with np.errstate(over="ignore"):  # infinities are refused
                 return np.ascontiguousarray(np.array(columns, np.float64).T, np.float32)
@@ -378,7 +391,7 @@ class ColumnReader:
         try:
             if name in self._makes:
                 return self._makes[name](values)
-            if self._simple.get(name, _NUMBER) is _NUMBER and set(map(type, values)) <= _NUMBERS:
+            if name not in self._texts and set(map(type, values)) <= _NUMBERS:
                 try:
                     return pa.array(values, pa.float64())
                 except pa.ArrowInvalid:
@@ -390,7 +403,6 @@ class ColumnReader:
             ) from None
 
 
-_OF_NUMBERS, _OF_TEXT = {int, float}, {str}
 _NUMBERS = {int, float, type(None)}
 
 

@@ -27,6 +27,7 @@ from dmondrian.data.score_columns import (
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.single_row import of_features, plain_rows
 from dmondrian.frames import FrameModel
+from dmondrian.serving.request_rows import ColumnReader
 from dmondrian.uncertainty.temperature_scaling import tells_labels
 
 
@@ -82,6 +83,8 @@ class ServedModel:
     position : int
         Weight learned, as in `Address`.
     classes : list or None
+    reader : ColumnReader
+        Of rows of requests.
     names : tuple of str or None
         Columns that rows need; None for a model that knows no names.
     """
@@ -96,6 +99,7 @@ class ServedModel:
                 "regressor or a density"
             )
         schema = self.frames.schema
+        self.reader = ColumnReader(schema)
         known = getattr(self.estimator, "feature_names_in_", None)
         self.names: tuple[str, ...] | None = None if known is None else tuple(map(str, known))
         if schema is not None:

@@ -194,6 +194,48 @@ def test_rows_are_refused_as_scoring_refuses_them(run) -> None:
     assert set(unseen["rows"][0]) == set(scores[0])
 
 
+def test_plain_rows_of_a_run_need_no_table(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows, scores = run
+    monkeypatch.setattr(type(model.reader), "table", None)
+    found = replies(model, [asked(model, [row]) for row in rows])
+    assert [one["rows"][0] for one in found] == scores
+
+
+BAD: dict[str, list[Any]] = {
+    "age": ["old", [1], True, 2**53 + 1, 2**64, 10**400, float("inf")],
+    "hours": ["1", {}, False, float("-inf")],
+    "city": [7, True, "\ud800", ["Oslo"]],
+    "member": [1, 0.5, "true", None],
+    "since": ["yesterday", "2026-01-31T12:00:00", 5, "2026-13-01T00:00:00Z", None, True],
+}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_rows_are_answered_or_refused_as_their_table_is(run, number: int) -> None:
+    model, rows, scores = run
+    changed = [{**rows[0], name: value} for name, values in BAD.items() for value in values]
+    asks = [ask_of_json([rows[1], row][-number:], model.names, 5) for row in changed]
+    wanted = []
+    for ask in asks:
+        try:
+            X = model.rows(model.reader.table([ask]))
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is compared
+            wanted.append((type(error), str(error)))
+        else:
+            columns = {name: values.to_pylist() for name, values in model.answer(X, True).items()}
+            wanted.append(columns)
+    assert any(isinstance(one, dict) for one in wanted)
+    assert sum(isinstance(one, tuple) for one in wanted) > 15
+    good = asked(model, [rows[2]])
+    found = replies(model, [good, *asks, good])
+    assert found[0]["rows"] == found[-1]["rows"] == [scores[2]]
+    for one, expected in zip(found[1:-1], wanted, strict=True):
+        if isinstance(expected, tuple):
+            assert (type(one), str(one)) == expected
+        else:
+            assert {name: [r[name] for r in one["rows"]] for name in expected} == expected
+
+
 def test_a_run_does_not_learn(run) -> None:
     with pytest.raises(ParameterError, match="trained on a cluster"):
         check_learns(run[0])
