@@ -51,7 +51,7 @@ RUNS = (
     Run("scoring", "--max-rows 100000",
         "--set adult --max-rows 600 --trees 2 --copies 1 --repeats 1"),
     Run("serving", "--connections 1 32", "--rows 300 --seconds 0.2 --repeats 1 --connections 2"
-        " --servers 'dmondrian serve'", takes_data=False),
+        " --servers 'dmondrian serve' 'run of 14 columns, reloaded'", takes_data=False),
     Run("growth", "--fresh",
         "--streams classes labels wide adult --max-rows 11000 --trees 1 --at-hand 16"),
     Run("shapes", "", "--max-rows 300 --repeats 1", takes_data=False),
