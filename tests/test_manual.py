@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,11 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.serving.client import serving
 from tests.test_documented import public
 
 PROJECT = Path(__file__).parents[1]
 MANUAL = PROJECT / "jobs/manual"
 PAGES = sorted(MANUAL.glob("*.md"))
+
+
+def blocks(language: str, text: str) -> list[str]:
+    """Return the blocks of code in a page that are of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -37,9 +44,26 @@ def test_it_builds_without_a_warning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    program = "".join(blocks("python", page.read_text()))
     monkeypatch.chdir(tmp_path)
-    exec(compile("".join(blocks), page.name, "exec"), {"__name__": "__main__"})
+    exec(compile(program, page.name, "exec"), {"__name__": "__main__"})
+
+
+def test_the_answer_that_is_shown_is_the_server_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (MANUAL / "serving.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    (program, *_), (shown,) = blocks("python", page), blocks("json", page)
+    exec(compile(program, "serving.md", "exec"), {"__name__": "__main__"})
+    (asked, *_) = re.findall(r"curl --json '(.*)' localhost:8000/predict", page)
+    with serving(tmp_path / "model") as server:
+        answer = server.ask("/predict", json.loads(asked)).json
+    expected = json.loads(shown)
+    assert answer["position"] == expected["position"]
+    (row,), (found,) = expected["rows"], answer["rows"]
+    # numbers are shown with four digits behind the point
+    assert {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()} == row
 
 
 def test_each_page_is_in_the_index() -> None:

@@ -16,13 +16,16 @@ from packaging.specifiers import SpecifierSet
 import dmondrian
 
 PROJECT = Path(__file__).parents[1]
-WORKFLOW = PROJECT / ".github/workflows/release.yml"
+WORKFLOWS = PROJECT / ".github/workflows"
+WORKFLOW = WORKFLOWS / "release.yml"
 
 
-def test_the_release_workflow_is_one() -> None:
+def test_workflows_are_some() -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema"]
+    files = sorted(map(str, WORKFLOWS.glob("*.yml")))
+    assert len(files) == 2
     done = subprocess.run(
-        [*command, "vendor.github-workflows", str(WORKFLOW)],
+        [*command, "vendor.github-workflows", *files],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,6 +44,25 @@ def test_a_release_may_do_no_more_than_it_has_to() -> None:
     pattern = re.search(r"s/\^(.*?)\\\(", line)
     assert pattern is not None
     assert re.search(f"^{pattern[1]}", (PROJECT / "dmondrian/__init__.py").read_text(), re.M)
+
+
+def test_pythons_that_are_tried_are_those_that_the_package_names() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    classes = (re.search(r":: (3\.\d+)$", text) for text in project["classifiers"])
+    named = [found[1] for found in classes if found]
+    allowed = SpecifierSet(project["requires-python"])
+    assert next(minor for minor in range(30) if f"3.{minor}" in allowed) == int(named[0][2:])
+    assert named == [f"3.{int(named[0][2:]) + i}" for i in range(len(named))]  # none is left out
+    systems = ["ubuntu-latest", "ubuntu-24.04-arm", "macos-latest", "windows-latest"]
+    for file, job in (("release.yml", "try"), ("tests.yml", "tests")):
+        workflow = yaml.safe_load((WORKFLOWS / file).read_text())
+        assert workflow["permissions"] == {"contents": "read"}
+        matrix = workflow["jobs"][job]["strategy"]["matrix"]
+        assert matrix == {"os": systems, "python-version": named}
+    numba = next(one for one in map(Requirement, project["dependencies"]) if one.name == "numba")
+    (bound,) = (one.version for one in numba.specifier if one.operator == "<")
+    page = (PROJECT / "jobs/manual/upgrading.md").read_text()
+    assert f"Python {named[1]} to {named[-1]}, the newest for which Numba below {bound}" in page
 
 
 def test_the_citation_is_of_this_version_and_licence() -> None:
