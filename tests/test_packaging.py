@@ -6,9 +6,12 @@ import ast
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -63,6 +66,25 @@ def test_pythons_that_are_tried_are_those_that_the_package_names() -> None:
     (bound,) = (one.version for one in numba.specifier if one.operator == "<")
     page = (PROJECT / "jobs/manual/upgrading.md").read_text()
     assert f"Python {named[1]} to {named[-1]}, the newest for which Numba below {bound}" in page
+
+
+def test_sdist_and_wheel_have_what_they_should(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")  # `.ci/footprint` also installs the wheel, from an index
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    name = f"dmondrian-{dmondrian.__version__}"
+    wheel = {file.filename for file in zipfile.ZipFile(*tmp_path.glob("*.whl")).infolist()}
+    packed = {file for file in wheel if not file.startswith(f"{name}.dist-info/")}
+    files = (PROJECT / "dmondrian").rglob("*")
+    there = {file.relative_to(PROJECT).as_posix() for file in files if file.is_file()}
+    assert packed == {file for file in there if "__pycache__" not in file}
+    with tarfile.open(*tmp_path.glob("*.tar.gz")) as sdist:
+        inside = {file.removeprefix(f"{name}/") for file in sdist.getnames()}
+    tops = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".ci/run"}
+    assert packed | tops | {"tests/conftest.py", "jobs/manual/index.md"} <= inside
 
 
 def test_the_citation_is_of_this_version_and_licence() -> None:
