@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import Request, urlopen
 
+import numpy as np
+import onnxruntime
+import pyarrow.parquet as pq
 import pytest
 
+from tests.serving.client import serving
+from tests.store.servers import moto_server
 from tests.test_documented import public
 
 PROJECT = Path(__file__).parents[1]
 MANUAL = PROJECT / "jobs/manual"
 PAGES = sorted(MANUAL.glob("*.md"))
+
+
+def blocks(language: str, text: str) -> list[str]:
+    """Return the blocks of code in a page that are of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -37,9 +51,70 @@ def test_it_builds_without_a_warning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    program = "".join(blocks("python", page.read_text()))
     monkeypatch.chdir(tmp_path)
-    exec(compile("".join(blocks), page.name, "exec"), {"__name__": "__main__"})
+    exec(compile(program, page.name, "exec"), {"__name__": "__main__"})
+
+
+def test_the_answer_that_is_shown_is_the_server_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (MANUAL / "serving.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    (program, *_), (shown,) = blocks("python", page), blocks("json", page)
+    exec(compile(program, "serving.md", "exec"), {"__name__": "__main__"})
+    (asked, *_) = re.findall(r"curl --json '(.*)' localhost:8000/predict", page)
+    with serving(tmp_path / "model") as server:
+        answer = server.ask("/predict", json.loads(asked)).json
+    expected = json.loads(shown)
+    assert answer["position"] == expected["position"]
+    (row,), (found,) = expected["rows"], answer["rows"]
+    # numbers are shown with four digits behind the point
+    assert {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()} == row
+
+
+@pytest.mark.slow
+def test_the_ten_tasks_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (MANUAL / "tasks.md").read_text()
+    for file in blocks("toml", page):
+        (tmp_path / file.splitlines()[0].removeprefix("# ")).write_text(file)
+    (made,) = blocks("python", page)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(made, "tasks.md", "exec"), {"__name__": "__main__"})
+    command = tmp_path / "bin/dmondrian"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m dmondrian.cli "$@"\n')
+    command.chmod(0o755)
+    for name in [*os.environ]:
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
+    paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    with socket.socket() as free, moto_server() as endpoint:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+        free.close()
+        urlopen(Request(f"{endpoint}/forests", method="PUT")).close()  # the bucket
+        script = "\n".join(
+            ["trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", *blocks("bash", page)]
+        )
+        script = script.replace("https://store.example", endpoint).replace("8000", port)
+        done = subprocess.run(
+            ["bash", "-e", "-c", script], capture_output=True, text=True, check=False, timeout=500
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"^\*\*\d+\. ", page, re.MULTILINE)) == 10
+    scores = pq.read_table("scores")["prediction"].to_numpy()
+    truth = pq.read_table("later.parquet")["sold"].to_numpy()
+    assert np.sqrt(((scores - truth) ** 2).mean()) < 0.5 * truth.std()
+    assert {"q_0.05", "q_0.5", "q_0.95"} <= set(pq.read_table("quantiles").column_names)
+    (answer,) = json.loads((tmp_path / "answer.json").read_text())["rows"]
+    assert 10.0 < answer["prediction"] < 20.0
+    assert pq.read_table("lag_scores").num_rows == len(truth)
+    columns = ("day", "shop", "price")
+    session = onnxruntime.InferenceSession("sales.onnx")
+    assert {value.name for value in session.get_inputs()} == set(columns)
 
 
 def test_each_page_is_in_the_index() -> None:

@@ -308,7 +308,7 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     export.add_argument(
         "--to",
         choices=("onnx", "c"),
-        help="the format (default: c for a file that ends in .c, else onnx)",
+        help="the format (default: what the file ends in; another ending needs it)",
     )
     export.add_argument("-o", "--out", required=True, metavar="FILE", help="the file to write")
     export.add_argument(

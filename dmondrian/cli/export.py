@@ -10,12 +10,13 @@ from pathlib import Path
 
 from dmondrian._text.wording import size
 from dmondrian.cli.output import Output
+from dmondrian.errors import ParameterError
 
 
 def export(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian export --help`."""
     file = Path(arguments.out)
-    if (arguments.to or file.suffix[1:].lower()) == "c":
+    if (arguments.to or _format_of(file)) == "c":
         return _c(arguments, file, output)
     from dmondrian.export import to_onnx
 
@@ -34,6 +35,18 @@ def export(arguments: argparse.Namespace, output: Output) -> int:
         f"  gives {', '.join(values['outputs'])}"
     )
     return 0
+
+
+def _format_of(file: Path) -> str:
+    """Return the format that a file's ending names: "onnx" or "c"."""
+    ending = file.suffix[1:].lower()
+    if ending not in ("onnx", "c"):
+        raise ParameterError(
+            f"--out {file}: expected a file that ends in .onnx or .c, got "
+            f"{repr(file.suffix) if ending else 'no ending'}; rename it, or name the format by "
+            "--to onnx or --to c"
+        )
+    return ending
 
 
 def _c(arguments: argparse.Namespace, file: Path, output: Output) -> int:

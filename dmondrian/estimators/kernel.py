@@ -170,7 +170,7 @@ class MondrianKernel(MondrianPartitions):
         if first:
             forest = self._new_forest(X.shape[1], n_classes)
             self._update(forest, X, y, w, n_threads)
-            self.forest_ = forest
+            self.forest_, self.n_samples_fit_ = forest, len(X)
         else:
             self._update(self.forest_, X, y, w, n_threads, self._turns)
             if isinstance(self.forest_.exact, Averaged) and self.forest_.exact.path is not None:
@@ -183,6 +183,7 @@ class MondrianKernel(MondrianPartitions):
         check_settings(self._loss, self.fitting, self.solver, self.lifetime)
         y, n_threads = np.asarray(y, np.float64), self._n_threads(len(X))
         self.__dict__.pop("lifetime_path_", None)
+        self.n_samples_fit_ = len(X)
         parameters = self._new_forest(X.shape[1], n_classes).parameters
         if self._lifetime_choice is not None:
             given = parameters, int(self.n_estimators), (X, y, w), n_threads, self.max_lifetime

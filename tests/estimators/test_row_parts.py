@@ -19,6 +19,7 @@ from dmondrian import (
     MondrianDensity,
     MondrianFeatures,
     MondrianForestClassifier,
+    MondrianKernelClassifier,
     MondrianKernelRegressor,
     OnlineRandomForestClassifier,
 )
@@ -155,6 +156,21 @@ def test_a_fit_of_at_most_some_rows_is_that_of_the_first_ones(forest: Any) -> No
         first = clone(forest).fit(X[:300], y[:300], WEIGHTS[:300])
         assert bytes_of(some) == bytes_of(first)
         assert some.n_samples_fit_ == first.n_samples_fit_
+
+
+@pytest.mark.parametrize("kind", [MondrianKernelClassifier, MondrianKernelRegressor])
+def test_kernel_machines_count_the_rows_of_a_fit(kind: Any) -> None:
+    kernel = kind(2, random_state=0)
+    y = labels_of(kernel)
+    assert kernel.fit(X, y, max_rows=300).n_samples_fit_ == 300
+    assert bytes_of(kernel) == bytes_of(clone(kernel).fit(X[:300], y[:300]))
+    assert kernel.fit(X, y).n_samples_fit_ == N
+    given = {"classes": ["down", "up"]} if hasattr(kernel, "predict_proba") else {}
+    stream = clone(kernel).partial_fit(X[:100], y[:100], **given).partial_fit(X[100:], y[100:])
+    assert stream.n_samples_fit_ == 100
+    with pytest.raises(ParameterError, match="rows are fitted together"):
+        kernel.fit(X, y, time_budget=60.0)
+    assert kernel.n_samples_fit_ == N
 
 
 def test_the_classes_of_a_fit_that_ends_early_are_those_of_all_labels() -> None:

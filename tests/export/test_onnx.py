@@ -244,5 +244,13 @@ def test_the_command_writes_a_file_or_says_why_not(rows, tmp_path: Path) -> None
     assert (reported == forest.predict_proba(rows[0]).astype(np.float32)).mean() > 0.9999
     _, stderr = call("export", tmp_path / "model", "-o", tmp_path / "none" / "x.onnx", code=2)
     assert "there is no folder" in stderr
-    _, stderr = call("export", tmp_path / "model", "-o", tmp_path, code=2)
+    _, stderr = call("export", tmp_path / "model", "--to", "onnx", "-o", tmp_path, code=2)
     assert "cannot be written (Is a directory)" in stderr
+    for name, ending in (("forest.h", "'.h'"), ("forest", "no ending")):
+        _, stderr = call("export", tmp_path / "model", "-o", tmp_path / name, code=2)
+        assert f"expected a file that ends in .onnx or .c, got {ending}; rename it" in stderr
+        assert not (tmp_path / name).exists()
+    call("export", tmp_path / "model", "--to", "c", "-o", tmp_path / "forest.h")
+    assert "forest_predict" in (tmp_path / "forest.h").read_text()
+    call("export", tmp_path / "model", "-o", tmp_path / "FOREST.ONNX")
+    assert (tmp_path / "FOREST.ONNX").read_bytes() == file.read_bytes()

@@ -183,10 +183,10 @@ def _evaluate(
     warn_of_delay(model.parameters, plan.n_rows - n_learned, model.n_trained, model.delay)
     metrics = measure(model, plan, client, n_workers, threads, limit)
     if model.n_draws is None:
-        known = "no label" if not n_learned else f"the labels of {n_learned:,}"
-        metrics["forecast"] = (
-            f"all forecast by the model as it is, which knows {known} of these rows"
-        )
+        known = f"which learned {n_learned:,} of these rows"
+        if not n_learned:
+            known = "which learned none of these files, though rows written anew are not recognised"
+        metrics["forecast"] = f"all forecast by the model as it is, {known}"
         metrics["delay"] = max(plan.n_rows - n_learned, 0)
     return metrics
 

@@ -355,7 +355,10 @@ def test_evaluation_is_scikit_learn_s(
         np.maximum(share, 1.0 - share).mean()
     )
     assert found.pop("delay") == 3000
-    assert found.pop("forecast").startswith("all forecast by the model as it is")
+    assert found.pop("forecast") == (
+        "all forecast by the model as it is, which learned none of these files, though "
+        "rows written anew are not recognised"
+    )
     assert found == {
         "rows": 3000,
         "ece": pytest.approx(sum(gaps)),
@@ -363,6 +366,18 @@ def test_evaluation_is_scikit_learn_s(
         "accuracy": pytest.approx((scores["prediction"] == scores["income"]).mean(), rel=1e-12),
         "auc": pytest.approx(sk.roc_auc_score(truth, share), rel=1e-12),
     }
+
+
+def test_evaluation_recognises_a_copy_of_a_learned_file_and_not_rows_written_anew(
+    adult: Path, client: Client, undisturbed: TrainedRun, tmp_path: Path
+) -> None:
+    learned = adult / "part-0.parquet"
+    shutil.copy(learned, tmp_path / "copy.parquet")
+    pq.write_table(pq.read_table(learned), tmp_path / "anew.parquet", compression="gzip")
+    found = evaluate(undisturbed.run_url, tmp_path / "copy.parquet", client=client)
+    assert found["forecast"].endswith("as it is, which learned 3,000 of these rows")
+    found = evaluate(undisturbed.run_url, tmp_path / "anew.parquet", client=client)
+    assert "learned none of these files, though rows written anew are not" in found["forecast"]
 
 
 def test_evaluation_of_a_label_never_seen_is_refused_by_name(
