@@ -59,7 +59,7 @@ RUNS = (
     Run("first_screen", "", None, takes_data=False),
     Run("footprint", "", None, takes_data=False),
     Run("small_files", "", "--files 20 --kernel-files 0 --trees 2", takes_data=False),
-    Run("micro_batches", "", "--batches 4 --trees 1 --interval 0.1", takes_data=False),
+    Run("micro_batches", "", "--looks 3", takes_data=False),
     Run("mechanisms", "", "--workloads adult --sizes 300 --trees 1 --rounds 1 --not-compiling"
         " --without int16 bits"),
     Run("ablation", "--max-rows 20000", "--sets adult --max-rows 200 --trees 2"),
