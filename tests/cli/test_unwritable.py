@@ -75,18 +75,21 @@ def test_scores_of_a_job_whose_folder_holds_other_parquet(tmp_path: Path) -> Non
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("command", ["report", "export"])
-def test_files(tmp_path: Path, command: str) -> None:
+FILES = {"report": "page.html", "export": "forest.onnx"}
+
+
+@pytest.mark.parametrize(("command", "file"), FILES.items())
+def test_files(tmp_path: Path, command: str, file: str) -> None:
     if command == "export":
         pytest.importorskip("onnx")
-    line = reported(command, tmp_path / "no run", "--out", "/proc/file", code=2)
-    assert "/proc/file cannot be written" in line
-    line = reported(command, tmp_path / "no run", "--out", tmp_path / "none/file", code=2)
+    line = reported(command, tmp_path / "no run", "--out", f"/proc/{file}", code=2)
+    assert f"/proc/{file} cannot be written" in line
+    line = reported(command, tmp_path / "no run", "--out", tmp_path / "none" / file, code=2)
     assert "there is no folder" in line
-    (tmp_path / "mine").write_text("mine")
-    line = reported(command, tmp_path / "no run", "--out", tmp_path / "mine", code=2)
+    (tmp_path / file).write_text("mine")
+    line = reported(command, tmp_path / "no run", "--out", tmp_path / file, code=2)
     assert "is there and is not" in line
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
 def test_the_folder_of_a_cluster() -> None:
@@ -97,6 +100,6 @@ def test_the_folder_of_a_cluster() -> None:
 
 def test_nothing_is_left_where_the_work_cannot_begin(model: Path, tmp_path: Path) -> None:
     reported("score", model, tmp_path / "no data", tmp_path / "new/scores", code=3)
-    for command in ("report", "export"):
-        reported(command, tmp_path / "no run", "--out", tmp_path / "file", code=4)
+    for command, file in FILES.items():
+        reported(command, tmp_path / "no run", "--out", tmp_path / file, code=4)
     assert list(tmp_path.iterdir()) == []
