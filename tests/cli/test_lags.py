@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -119,13 +121,19 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
-def test_a_run_that_cannot_be_written_is_evaluated(job: Path, tmp_path: Path) -> None:
-    later, run, places = put(tmp_path, 600, N, "later"), tmp_path / "run", tmp_path / "places"
+@pytest.fixture
+def places() -> Iterator[Path]:
+    """A folder of a short name: it is where processes have sockets, whose paths are short."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
+
+
+def test_a_run_that_cannot_be_written_is_evaluated(job: Path, tmp_path: Path, places: Path) -> None:
+    later, run = put(tmp_path, 600, N, "later"), tmp_path / "run"
     call("train", job)
     wanted = events(call("evaluate", run, later, "--json")[0])
     folders = [run, *(path for path in run.rglob("*") if path.is_dir())]
     before = sorted(run.rglob("*"))
-    places.mkdir()
     for folder in folders:
         folder.chmod(0o555)
     try:

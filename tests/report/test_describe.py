@@ -32,7 +32,9 @@ def test_it_shows_data_dates_duration_versions_and_size(classified) -> None:
     (event,) = events(call("describe", classified.run_url, "--json")[0])
     stored = [one for one in Path(classified.run_url).rglob("*") if one.is_file()]
     assert event["size"]["on_disk_bytes"] == sum(one.stat().st_size for one in stored)
-    assert event["data"] == {"rows": 3000, "files": [file], "shuffle": False, "notes": []}
+    assert event["data"] == {
+        "rows": 3000, "files": [file], "shuffle": False, "notes": [], "label_delay": None,
+    }  # fmt: skip
     assert event["trained"]["attempts"] == 1
     assert 0.0 < event["trained"]["seconds"] <= event["trained"]["ended"]
 
