@@ -406,6 +406,7 @@ def _follow_mistakes(keys: dict[str, Any], source: Source) -> Iterable[str]:
 def _alert_mistakes(tables: Mapping[str, Any], source: Source) -> Iterable[str]:
     """Yield what is wrong with ``[alerts]``."""
     from dmondrian.distributed.cluster.alerts import (
+        NOWHERE,
         check_command,
         check_kind,
         check_url,
@@ -433,6 +434,8 @@ def _alert_mistakes(tables: Mapping[str, Any], source: Source) -> Iterable[str]:
             check()
         except ParameterError as error:
             yield f"{_named(source, 'alerts', name)}: {error}"
+    if kinds and not {"command", "url"} & set(keys):
+        yield f"{_named(source, 'alerts', 'events')}: {NOWHERE}"
     if keys and not when and not kinds:
         yield f"{source.place_of_table('alerts')}: [alerts] expects when or events, and has neither"
     texts = [when] if isinstance(when, str) else when

@@ -347,6 +347,7 @@ def test_the_path_of_held_out_data_is_that_of_the_job_file(tmp_path):
         ('when = "accuracy"', "[alerts] when: 'accuracy' is no condition"),
         ('when = "accuracy_held_out < 1"', "add [validation] path"),
         ('command = ["x"]', "[alerts] expects when or events, and has neither"),
+        ('events = "checkpoint"', "[alerts] events: events are sent nowhere: expected a command"),
         ('events = "worker_los"', "did you mean 'worker_lost'?"),
         ('events = ["checkpoint", "window"]', "[alerts] events: events has 'window', with which"),
         ('when = "lag > 1"\ncommand = "notify"', "[alerts] command: expected a list of strings"),

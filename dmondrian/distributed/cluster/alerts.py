@@ -50,6 +50,8 @@ OPTIONS = ("when", "events", "command", "url", "timeout")
 TIMEOUT = 10.0
 """Seconds that a command or URL may take, by default."""
 
+NOWHERE = "events are sent nowhere: expected a command or a url beside them"
+
 _SIGNS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
 }  # fmt: skip
@@ -157,6 +159,8 @@ class Alerts:
         self._kinds = frozenset(check_kind(kind) for kind in kinds)
         self._command = [str(word) for word in check_command(command)]
         self._url = None if url is None else check_url(url)
+        if self._kinds and not self._command and self._url is None:
+            raise ParameterError(NOWHERE)
         is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
         if not is_number or not 0.0 < timeout < 1e6:
             raise ParameterError(f"timeout is {timeout!r}; expected seconds, more than 0")

@@ -123,7 +123,7 @@ def train(
 
     Automatic settings (``alpha="auto"``, ``feature_scales="learned"``) are chosen in this process
     from the first ``warmup_rows`` rows and fixed for the run. A run with no more rows than these
-    chooses from its first 256 rows, or as many times two as it has more than, or chooses nothing.
+    chooses from its first 256, 512, 1024, ... rows, as many as it has more than, or from none.
     To that extent the metrics of these rows depend on their labels.
 
     Parameters

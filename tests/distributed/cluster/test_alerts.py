@@ -197,7 +197,8 @@ def test_what_is_no_condition_is_refused(text: str, task: str | None, match: str
 @pytest.mark.parametrize(
     "options",
     [
-        {}, {"url": "https://host"}, {"events": "window"}, {"events": ["alert"]}, {"events": 3},
+        {}, {"url": "https://host"}, {"events": "checkpoint"},
+        *({"events": events, "url": "https://host"} for events in ("window", ["alert"], 3)),
         {"when": "lag > 1", "shell": "x"}, {"when": "lag > 1", "command": "notify me"},
         {"when": "lag > 1", "command": [""]}, {"when": "lag > 1", "url": "ftp://host/x"},
         {"when": "lag > 1", "url": "file:///etc/passwd"}, {"when": "lag > 1", "url": "https://"},
