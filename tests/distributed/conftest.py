@@ -211,7 +211,11 @@ def undisturbed(
 
 
 class Once:
-    """A listener that does something when the first rows are settled, or scored."""
+    """A listener that does something when the first rows are settled, or scored.
+
+    Fits whose end depends on it are given ``window=1``: where this thread waits for a processor,
+    workers could have learned all rows before it is called.
+    """
 
     def __init__(self, action: Callable[[], object], is_scoring: bool = False) -> None:
         self.action = action

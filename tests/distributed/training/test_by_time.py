@@ -211,7 +211,7 @@ def test_a_killed_worker_changes_no_byte(
 ) -> None:
     pid = min(pair.run(os.getpid).values())
     kill = Once(partial(os.kill, pid, signal.SIGKILL))
-    other = trained(rows, tmp_path / "run", estimator_of(run), client=pair, progress=kill)
+    other = trained(rows, tmp_path / "run", estimator_of(run), client=pair, progress=kill, window=1)
     assert kill.is_done
     assert other.summary["recoveries"] >= 1
     assert state_of(other.to_local()) == state_of(run.to_local())

@@ -86,7 +86,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_exponent(
         os.kill(os.getpid(), signal.SIGINT)
 
     given: dict[str, Any] = {"estimator": forest(calibrate=True), "checkpoint_every": None}
-    given["window"] = 4  # so that it is not at its end before it stops
+    given["window"] = 1  # so that it is not at its end before it stops
     with pytest.raises(KeyboardInterrupt, match="run the same command again"):
         fit("stopped", progress=Once(stop), **given)
     assert 500 < Run.open(tmp_path / "stopped").manifests()[0] < ROWS

@@ -30,7 +30,7 @@ def test_a_worker_that_joins_takes_shards_over_at_the_next_checkpoint(
 ) -> None:
     workers, client = cluster(1)
     join = Once(lambda: resize(workers, client, 2))
-    run = fit(client=client, progress=join, checkpoint_every="500 rows")
+    run = fit(client=client, progress=join, checkpoint_every="500 rows", window=1)
     assert join.is_done
     assert run.summary["workers"] == 2
     assert run.summary["recoveries"] == 0
@@ -81,7 +81,7 @@ def test_an_idle_worker_takes_no_order_from_a_busy_one(
     monkeypatch.setattr(Coordinator, "_judge", note)
     workers, client = cluster(1)
     join = Once(lambda: resize(workers, client, 2))
-    run = fit(client=client, progress=join, checkpoint_every=None)
+    run = fit(client=client, progress=join, checkpoint_every=None, window=1)
     assert join.is_done
     assert run.summary["workers"] == 1  # nothing moves but at a checkpoint
     assert statuses == {OK}
@@ -102,7 +102,7 @@ def test_a_worker_that_retires_hands_its_shards_on_and_counts_as_no_loss(
 ) -> None:
     workers, client = cluster(2)
     retire = Once(lambda: resize(workers, client, 1))
-    run = fit(client=client, progress=retire)
+    run = fit(client=client, progress=retire, window=1)
     assert retire.is_done
     assert run.summary["workers"] == 2
     assert run.summary["recoveries"] == 3
@@ -118,7 +118,7 @@ def test_a_shard_that_loses_workers_too_often_ends_the_run_with_its_position(
     kill = Once(lambda: os.kill(pid, signal.SIGKILL))
     reported = f"lost its worker 1 times without getting past position \\d+, last {address}"
     with pytest.raises(ClusterError, match=reported):
-        fit(client=pair, progress=kill)
+        fit(client=pair, progress=kill, window=1)
     assert kill.is_done
 
 
@@ -138,7 +138,7 @@ def test_a_stopped_process_is_given_up_and_does_no_harm_when_it_wakes(
 
     monkeypatch.setattr(Coordinator, "_check_silence", check_at_once)
     try:
-        run = fit(client=pair, progress=stop)
+        run = fit(client=pair, progress=stop, window=1)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert stop.is_done
@@ -240,7 +240,7 @@ def test_all_workers_leaving_for_good_ends_the_run_and_it_can_be_finished(
     with monkeypatch.context() as patch:
         patch.setattr(Workers, "__init__", giving_up_after(1.0))
         with pytest.raises(ClusterError, match="run the same command again"):
-            fit(client=client, progress=Once(lambda: resize(workers, client, 0)))
+            fit(client=client, progress=Once(lambda: resize(workers, client, 0)), window=1)
     run = fit()
     assert run.summary["resumed_at"] < ROWS
     assert digests(run) == digests(undisturbed)

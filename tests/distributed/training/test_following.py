@@ -128,7 +128,7 @@ def test_a_killed_worker_changes_no_byte(run: TrainedRun, fit: Fit, pair: Client
     pid = min(pair.run(os.getpid).values())
     kill = Once(partial(os.kill, pid, signal.SIGKILL))
     options = {"estimator": following(**settings_of(run)), "checkpoint_every": "700 rows"}
-    other = fit(client=pair, progress=kill, **options)
+    other = fit(client=pair, progress=kill, window=1, **options)
     assert kill.is_done
     assert other.summary["recoveries"] >= 1
     assert digests(other) == digests(run)
@@ -140,7 +140,7 @@ def test_a_worker_that_joins_takes_members_over(run: TrainedRun, fit: Fit, clust
     workers, client = cluster(1)
     join = Once(lambda: resize(workers, client, 2))
     options = {"estimator": following(**settings_of(run)), "checkpoint_every": "700 rows"}
-    other = fit(client=client, progress=join, **options)
+    other = fit(client=client, progress=join, window=1, **options)
     assert other.summary["workers"] == 2
     assert digests(other) == digests(run)
 

@@ -255,12 +255,12 @@ def test_lost_and_joining_workers_replay_the_same_rounds(fit: Fit, cluster: Grow
     workers, client = cluster(2)
     lose = Once(lambda: resize(workers, client, 1))
     kept = {"estimator": regressor(), "target": "age", "n_shards": 4}
-    run = fit("lost", client=client, progress=lose, **kept)
+    run = fit("lost", client=client, progress=lose, window=1, **kept)
     assert lose.is_done
     assert digests(run) == digests(undisturbed)
     assert run.metrics == undisturbed.metrics
     join = Once(lambda: resize(workers, client, 2))
-    run = fit("joined", client=client, progress=join, checkpoint_every="500 rows", **kept)
+    run = fit("joined", client=client, progress=join, checkpoint_every="500 rows", window=1, **kept)
     assert join.is_done
     assert run.summary["workers"] == 2
     assert digests(run) == digests(undisturbed)
@@ -271,7 +271,7 @@ def test_a_killed_worker_costs_no_byte(fit: Fit, pair: Client) -> None:
     kept = {"estimator": regressor(), "target": "age", "n_shards": 4}
     pid = min(pair.run(os.getpid).values())
     kill = Once(lambda: os.kill(pid, signal.SIGKILL))
-    run = fit("killed", client=pair, progress=kill, **kept)
+    run = fit("killed", client=pair, progress=kill, window=1, **kept)
     assert kill.is_done
     assert run.summary["recoveries"] >= 2
     assert digests(run) == digests(fit("undisturbed", **kept))

@@ -161,7 +161,7 @@ def test_the_first_interrupt_saves_and_the_same_call_goes_on(
 ) -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match="run the same command again"):
-        fit(checkpoint_every=None, window=4, progress=Once(interrupt))
+        fit(checkpoint_every=None, window=1, progress=Once(interrupt))
     assert signal.getsignal(signal.SIGINT) is before
     positions = Run.open(tmp_path / "run").manifests()
     assert len(positions) == 1
@@ -177,7 +177,7 @@ def test_the_second_interrupt_stops_at_once(
     fit: Fit, undisturbed: TrainedRun, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt, match="at once"):
-        fit(checkpoint_every=None, progress=Once(lambda: interrupt(times=2)))
+        fit(checkpoint_every=None, window=1, progress=Once(lambda: interrupt(times=2)))
     assert Run.open(tmp_path / "run").manifests() == []
     assert digests(fit()) == digests(undisturbed)
 

@@ -72,7 +72,7 @@ def test_a_killed_worker_is_reported_once_with_what_is_restored(
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: len(workers := workers_of(pair)) == 2 and address not in workers)
 
-    run = fit(client=pair, progress=Once(replaced))
+    run = fit(client=pair, progress=Once(replaced), window=1)
     assert digests(run) == digests(undisturbed)
     event = only(reported, "worker_lost")
     assert event["level"] == "WARNING"
@@ -98,7 +98,7 @@ def test_a_worker_that_retires_is_no_loss(
     fit: Fit, cluster: Grow, reported: list[dict[str, Any]]
 ) -> None:
     workers, client = cluster(2)
-    fit(client=client, progress=Once(lambda: resize(workers, client, 1)))
+    fit(client=client, progress=Once(lambda: resize(workers, client, 1)), window=1)
     assert only(reported, "worker_retired")["level"] == "INFO"
     assert "worker_lost" not in [event["event"] for event in reported]
 
@@ -196,7 +196,9 @@ def test_a_lost_scheduler_is_reported_with_what_will_happen(
 ) -> None:
     with Client(scheduler.address, set_as_default=False, timeout=PATIENCE) as client:
         client.wait_for_workers(1, timeout=PATIENCE)
-        fit(client=client, progress=Once(scheduler.start_again))  # it is there again in time
+        fit(
+            client=client, progress=Once(scheduler.start_again), window=1
+        )  # it is there again in time
         kinds = [event["event"] for event in reported]
         assert [kind for kind in kinds if kind != "worker_joined"][:2] == [
             "scheduler_lost",
@@ -206,7 +208,7 @@ def test_a_lost_scheduler_is_reported_with_what_will_happen(
         reported.clear()
         client._timeout = 2.0  # for which it tries to connect again
         with pytest.raises(ClusterError, match="did not come back for"):
-            fit("other", client=client, progress=Once(scheduler.kill))
+            fit("other", client=client, progress=Once(scheduler.kill), window=1)
     event = only(reported, "scheduler_lost")
     saved = Run.open(tmp_path / "other").manifests()
     assert event["saved"] == max(saved, default=0) <= event["learned"]
