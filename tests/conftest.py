@@ -46,7 +46,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that hold slow tests, so that none of them is alone at the end."""
+    """Leave out thorough tests unless asked for; begin with the files that hold slow tests.
+
+    So none of those files is alone at the end.
+    """
+    if os.environ.get("DMONDRIAN_THOROUGH") != "1":
+        left_out = pytest.mark.skip(reason="thorough: runs with DMONDRIAN_THOROUGH=1")
+        for item in items:
+            if item.get_closest_marker("thorough"):
+                item.add_marker(left_out)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
