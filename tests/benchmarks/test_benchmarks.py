@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import runpy
 import subprocess
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -64,8 +66,51 @@ def run_as_script(name: str, arguments: list[str], results: Path) -> None:
     runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
 
 
+class ReadError(Exception):
+    """The arguments of a script were read."""
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.script)
+def test_a_benchmark_knows_its_arguments(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parse = ArgumentParser.parse_args
+
+    def parse_and_end(self: ArgumentParser, *given: Any) -> None:
+        parse(self, *given)
+        raise ReadError
+
+    is_folder = (ROOT / "benchmarks" / run.script).is_dir()
+    name = f"benchmarks.{run.script}" + ".__main__" * is_folder
+    main = importlib.import_module(name).main
+    monkeypatch.setattr(ArgumentParser, "parse_args", parse_and_end)
+    for small in {False, run.small is not None}:
+        words = command(run, Namespace(data="jobs/data", peers="peers", small=small))[3:]
+        monkeypatch.setattr(sys, "argv", [run.script, *words])
+        with pytest.raises(ReadError):
+            main()
+
+
+# Scripts that are run outside of the thorough run too: one of each kind, that takes seconds. Two of
+# the figures are run below, and what all scripts read from a command line is shown above.
+QUICK = (
+    "answering",  # rates
+    "ablation",  # losses
+    "drift.numbers",  # streams, with learners in processes of their own
+    "intervals",  # a paper's table
+    "kernel.speed_table",
+    "shapes",  # without data
+    "small_files",  # a cluster
+)
+
+
 @pytest.mark.parametrize(
-    "run", [run for run in RUNS if run.small is not None], ids=lambda run: run.script
+    "run",
+    [
+        pytest.param(run, id=run.script, marks=() if run.script in QUICK else pytest.mark.thorough)
+        for run in RUNS
+        if run.small is not None
+    ],
 )
 def test_a_benchmark_runs(
     run: Run, imported: multiprocessing.context.ForkServerContext, tmp_path: Path

@@ -111,8 +111,15 @@ def test_ctrl_c_while_the_local_workers_start(tmp_path: Path) -> None:
 
 
 @LINUX
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("seconds", [0.0, 2.5], ids=["workers start", "later"])
+@pytest.mark.parametrize(
+    ("number", "seconds"),
+    [
+        pytest.param(signal.SIGTERM, 0.0, id="SIGTERM, workers start"),
+        pytest.param(signal.SIGINT, 2.5, id="SIGINT, later"),
+        pytest.param(signal.SIGINT, 0.0, id="SIGINT, workers start", marks=pytest.mark.thorough),
+        pytest.param(signal.SIGTERM, 2.5, id="SIGTERM, later", marks=pytest.mark.thorough),
+    ],
+)
 def test_scoring(
     model: Path, many: Path, number: signal.Signals, seconds: float, tmp_path: Path
 ) -> None:

@@ -209,14 +209,14 @@ def test_a_folder_of_another_job_is_refused(undisturbed, keys):
     assert sorted(run.rglob("*")) == before
 
 
-def test_a_job_with_a_score_table_trains_scores_and_evaluates(tmp_path):
+def test_a_job_with_a_score_table_trains_scores_and_evaluates(keys, tmp_path):
     run, out = tmp_path / "run", tmp_path / "scores"
-    words = train_words(run, "forest.n_estimators=2", f"score.out={out}", job=JOB)
+    words = train_words(run, "forest.n_estimators=2", f"score.out={out}", *keys, job=JOB)
     reported = events(finish(*words, "--json")[0])
     names = [event["event"] for event in reported]
     assert [name for name in names if name != "progress"] == ["trained", "scored", "evaluated"]
     last = reported[names.index("trained") - 1]
-    assert last["rows"] == last["n_rows"] == last["durable"] == 32_561
+    assert last["rows"] == last["n_rows"] == last["durable"] == ROWS
     assert reported[-1]["metrics"]["rows"] == TEST_ROWS
     again = tmp_path / "again"
     call("score", run, TEST_FILE, again)
@@ -255,7 +255,7 @@ def test_data_without_a_column_of_the_model_are_refused_before_training(tmp_path
     assert not out.exists()
 
 
-def test_the_ready_job_of_a_kernel_trains_scores_and_evaluates(tmp_path):
+def test_the_ready_job_of_a_kernel_trains_scores_and_evaluates(shared, tmp_path):
     """In two shards on two workers as in one on one: the forecasts are the same bytes."""
     job, file = PROJECT / "jobs" / "california_housing_kernel.toml", tmp_path / "rows.parquet"
     table = pq.read_table(PROJECT / "jobs/data/california_housing/part-0000.parquet")
@@ -265,8 +265,13 @@ def test_the_ready_job_of_a_kernel_trains_scores_and_evaluates(tmp_path):
     reported = []
     for n in (1, 2):
         run, out = tmp_path / f"run-{n}", tmp_path / f"scores-{n}"
-        own = [*given, f"score.out={out}", f"cluster.workers={n}", f"run.n_shards={n}"]
-        lines = events(finish(*train_words(run, *own, job=job), "--json")[0])
+        own = [*given, f"score.out={out}", f"run.n_shards={n}"]
+        if n == 1:
+            own.append(f"cluster.scheduler={shared}")
+            stdout, _ = call(*train_words(run, *own, job=job), "--json")
+        else:
+            stdout, _ = finish(*train_words(run, *own, "cluster.workers=2", job=job), "--json")
+        lines = events(stdout)
         reported.append((lines[-1]["metrics"], scores(out)))
         assert [manifest["final"] for manifest in manifests(run)] == [False, False, True]
         assert manifests(run)[-1]["position"] == 900

@@ -62,12 +62,14 @@ def test_without_a_compiler_the_command_refuses() -> None:
 
 
 GONE_THROUGH = """
+import sys
+
 from dmondrian.cli.warm import DOMAINS, _kinds, _use
 from dmondrian.tuning import feature_scales
 
 feature_scales._STEPS = feature_scales._ROUNDS = 1  # each does what the others do
 
-for algorithm, chosen in _kinds(["mondrian-forest-regressor", "mondrian-density"], DOMAINS):
+for algorithm, chosen in _kinds(sys.argv[1:], DOMAINS):
     try:
         _use(algorithm, chosen)
     except Exception as error:
@@ -76,10 +78,14 @@ for algorithm, chosen in _kinds(["mondrian-forest-regressor", "mondrian-density"
 
 
 @pytest.mark.slow
-def test_forests_can_answer_all_that_they_are_asked() -> None:
+@pytest.mark.parametrize(
+    "algorithm",
+    ["mondrian-density", pytest.param("mondrian-forest-regressor", marks=pytest.mark.thorough)],
+)
+def test_forests_can_answer_all_that_they_are_asked(algorithm: str) -> None:
     env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}  # the same steps, without a compilation each
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", GONE_THROUGH],
+        [sys.executable, "-W", "ignore", "-c", GONE_THROUGH, algorithm],
         env=env, capture_output=True, text=True, timeout=TIMEOUT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -13,8 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from numba import config
+from numba.core.registry import cpu_target
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
 from tests.cli.command import PROJECT, TIMEOUT, arguments
@@ -25,8 +28,7 @@ pytestmark = pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled"
 # where the changelog says that forests do.
 KNOWN = Path(__file__).with_name("digests.json")
 ALGORITHM = "online-forest-regressor"
-# Forests to compile for the other processor; all if DMONDRIAN_THOROUGH=1.
-SOME = (ALGORITHM,)
+ROWS = 3000  # of a job
 PLAIN = {
     "NUMBA_CPU_NAME": "generic",
     "NUMBA_CPU_FEATURES": "",
@@ -87,13 +89,14 @@ def test_nothing_is_compiled_once_all_kernels_are_there(
     assert reported["is_idle"]
     assert stderr == ""
 
-    job = tmp_path / "job.toml"
-    data = PROJECT / "jobs" / "data" / "california_housing"
+    job, data = tmp_path / "job.toml", tmp_path / "rows.parquet"
+    stored = ds.dataset(PROJECT / "jobs" / "data" / "california_housing")
+    pq.write_table(stored.head(ROWS), data, row_group_size=ROWS // 4)
     job.write_text(
         f'[forest]\nalgorithm = "{ALGORITHM}"\nn_estimators = 2\n'
         f'[data]\npath = "{data}"\ntarget = "medianHouseValue"\n'
         f"[cluster]\nworkers = 1\nthreads = 2\n"
-        f'[run]\npath = "{tmp_path / "run"}"\ncheckpoint_every = "10000 rows"\n'
+        f'[run]\npath = "{tmp_path / "run"}"\ncheckpoint_every = "1000 rows"\n'
         f'[score]\npath = "{data}"\nout = "{tmp_path / "scores"}"\n'
     )
     stdout, stderr = run(arguments("train", str(job), "--json"), warmed)
@@ -104,13 +107,23 @@ def test_nothing_is_compiled_once_all_kernels_are_there(
 
 
 @pytest.mark.slow
-def test_forests_do_not_depend_on_the_processor(warmed: dict[str, str]) -> None:
+def test_forests_are_those_that_are_known() -> None:
+    assert forests({})[0]["digests"] == json.loads(KNOWN.read_text())
+
+
+# All are compiled for the other processor in the thorough run alone: that takes minutes.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param([ALGORITHM], id="one"),
+        pytest.param([*json.loads(KNOWN.read_text())], id="all", marks=pytest.mark.thorough),
+    ],
+)
+def test_forests_do_not_depend_on_the_processor(warmed: dict[str, str], names: list[str]) -> None:
     known = json.loads(KNOWN.read_text())
-    names = known if os.environ.get("DMONDRIAN_THOROUGH") == "1" else SOME
     plain, _ = forests(warmed, *names)
-    own, _ = forests({})
-    assert own["processor"] != plain["processor"]
-    assert own["digests"] == known
+    assert plain["processor"] != list(cpu_target.target_context.codegen().magic_tuple())
     assert plain["digests"] == {name: known[name] for name in names}
 
 

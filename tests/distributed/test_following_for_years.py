@@ -21,7 +21,10 @@ from dmondrian.store import open_store
 from tests.distributed.conftest import ADULT, CHOSEN, COLUMNS, digests, forest
 from tests.killed import KilledError, kill_at
 
-LOOKS, KILLED, ROWS = 60, 40, 40
+ROWS = 40
+LOOKS = pytest.mark.parametrize("looks", [24, pytest.param(60, marks=pytest.mark.thorough)])
+KILLED = pytest.mark.parametrize("looks", [20, pytest.param(40, marks=pytest.mark.thorough)])
+"""How often a run is looked at. What is put together after four files or links is, some times."""
 
 
 @pytest.fixture(autouse=True)
@@ -78,10 +81,11 @@ LAGS = {"columns": ["age"], "lags": [1, 3], "n_rows": 50}
 
 
 def test_rows_with_lags_that_are_learned_go(client: Client, tmp_path: Path) -> None:
+    looks = 12
     run = Followed(tmp_path, client)
     run.given["lags"] = LAGS
     objects = []
-    for number in range(KILLED // 2):
+    for number in range(looks):
         run.put(number)
         if number % 4 == 3:
             with pytest.MonkeyPatch.context() as patch, suppress(KilledError):
@@ -109,37 +113,41 @@ MUST_GROW = {"blobs", "manifests", "plan", "shares"}
 """The forest; the learning curve, which has a bound of its own; files; what members forecast."""
 
 
-def test_the_folder_of_a_run_does_not_grow_with_looks(client: Client, tmp_path: Path) -> None:
+@LOOKS
+def test_the_folder_of_a_run_does_not_grow_with_looks(
+    client: Client, tmp_path: Path, looks: int
+) -> None:
     run = Followed(tmp_path, client, drift="follow", **CHOSEN)
     objects, n_bytes, plans = [], [], []
-    for number in range(LOOKS):
+    for number in range(looks):
         run.put(number)
         assert run.look().summary["rows"] == ROWS
         sizes = list(run.sizes())
         objects.append(len(sizes))
         n_bytes.append(sum(size for kind, size in sizes if kind not in MUST_GROW))
         plans.append(max(size for kind, size in sizes if kind == "plan"))
-    half = LOOKS // 2
+    half = looks // 2
     assert max(objects[half:]) <= max(objects[:half]) + 1
     assert max(n_bytes[half:]) <= 1.1 * max(n_bytes[:half])
-    assert (plans[-1] - plans[half]) / (LOOKS - 1 - half) < 300  # bytes of a look
+    assert (plans[-1] - plans[half]) / (looks - 1 - half) < 300  # bytes of a look
     found, expected = run.look(), run.straight(tmp_path / "straight")
     assert digests(found) == digests(expected)
     assert found.metrics == expected.metrics
-    assert len(found.metrics["curve"]) > LOOKS // 2
+    assert len(found.metrics["curve"]) > looks // 2
     work = Run.open(run.run).work()
     assert work is not None
-    assert work.attempts == LOOKS
+    assert work.attempts == looks
 
 
+@KILLED
 def test_a_process_that_is_killed_at_any_object_of_a_look_loses_and_leaves_nothing(
-    client: Client, tmp_path: Path
+    client: Client, tmp_path: Path, looks: int
 ) -> None:
     run = Followed(tmp_path, client, drift="follow", **CHOSEN)
     run.put(0)
     run.look()
     objects, n_killed = [], 0
-    for number in range(1, KILLED):
+    for number in range(1, looks):
         run.put(number)
         is_killed = True
         try:
@@ -153,8 +161,8 @@ def test_a_process_that_is_killed_at_any_object_of_a_look_loses_and_leaves_nothi
             run.look()
         objects.append(len(list(run.sizes())))
     found = run.look()
-    assert found.plan.n_rows == KILLED * ROWS
-    half = KILLED // 2
+    assert found.plan.n_rows == looks * ROWS
+    half = looks // 2
     assert n_killed > half
     assert max(objects[half:]) <= max(objects[:half]) + 4
     expected = run.straight(tmp_path / "straight")
@@ -162,8 +170,9 @@ def test_a_process_that_is_killed_at_any_object_of_a_look_loses_and_leaves_nothi
     assert found.metrics == expected.metrics
 
 
+@KILLED
 def test_with_late_labels_a_process_that_is_killed_at_any_object_learns_each_row_once(
-    client: Client, tmp_path: Path
+    client: Client, tmp_path: Path, looks: int
 ) -> None:
     rows, labels, joined = (tmp_path / name for name in ("rows", "labels", "joined"))
     for folder in (rows, labels):
@@ -179,7 +188,7 @@ def test_with_late_labels_a_process_that_is_killed_at_any_object_learns_each_row
         )  # fmt: skip
 
     whole, n_killed, n_joined = [], 0, []
-    for number in range(KILLED):
+    for number in range(looks):
         part = table.slice(number * ROWS, ROWS)
         pq.write_table(part.drop_columns(["income"]), rows / f"{number:04d}.parquet")
         if number:  # labels of the rows before, in another order
@@ -189,7 +198,7 @@ def test_with_late_labels_a_process_that_is_killed_at_any_object_learns_each_row
         is_killed = True
         try:
             with pytest.MonkeyPatch.context() as patch:
-                kill_at(patch, 10**6 if number < 2 else (7 * number) % 37)
+                kill_at(patch, 10**6 if number < 2 else (7 * number + 3) % 37)
                 look()
             is_killed = False
         except KilledError:
@@ -199,9 +208,9 @@ def test_with_late_labels_a_process_that_is_killed_at_any_object_learns_each_row
         n_joined.append(len([file for file in joined.rglob("*") if file.is_file()]))
     found = look()
     assert found is not None
-    assert n_killed > KILLED // 2
+    assert n_killed > looks // 2
     assert max(n_joined) <= 10
-    assert found.plan.n_rows == (KILLED - 1) * ROWS
+    assert found.plan.n_rows == (looks - 1) * ROWS
     straight = tmp_path / "straight"
     straight.mkdir()
     for number, part in enumerate((whole[0], pa.concat_tables(whole[1:]))):

@@ -45,7 +45,7 @@ from dmondrian.prequential.forecasts import forecast_and_learn_all
 from dmondrian.report import write_report
 from dmondrian.uncertainty.temperature_scaling import Calibration, kind_of
 
-N, TREES = 700, 5
+N, TREES = 400, 5
 DRAW = np.random.default_rng(0)
 X = DRAW.random((N, 3), dtype=np.float32)
 X[:, 2] = X[:, 2] > 0.5
@@ -135,7 +135,7 @@ def metrics_of(
 
 CUTS: list[tuple[list[list[int]], list[int], int]] = [
     ([[0, 1, 2, 3, 4]], [], 1),
-    ([[0, 1], [2, 3, 4]], [1, 33, 500], 2),
+    ([[0, 1], [2, 3, 4]], [1, 33, 300], 2),
     ([[0], [1], [2], [3], [4]], list(range(100, N, 100)), 1),
 ]
 

@@ -125,7 +125,10 @@ def parts_of(out: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "sharded"])
+@pytest.mark.parametrize(
+    "sharded",
+    [pytest.param(False, id="whole", marks=pytest.mark.thorough), pytest.param(True, id="sharded")],
+)
 def test_two_jobs_at_once_one_killed_and_repeated(
     adult: Path, client: Client, tmp_path: Path, undisturbed: TrainedRun, start: Start,
     sharded: bool, monkeypatch: pytest.MonkeyPatch,

@@ -83,9 +83,14 @@ def trained(rows: Path, run: Path, estimator: Any = None, **options: Any) -> Tra
 
 
 @pytest.fixture(
-    scope="module", params=[(CLASSES, {}), (CLASSES, BOOSTED), (NUMBERS, {})],
-    ids=["classes", "boosted", "numbers"],
-)  # fmt: skip
+    scope="module",
+    params=[
+        # Boosted sets are beside the same members, and learn the same blocks.
+        pytest.param((CLASSES, {}), id="classes", marks=pytest.mark.thorough),
+        pytest.param((CLASSES, BOOSTED), id="boosted"),
+        pytest.param((NUMBERS, {}), id="numbers"),
+    ],
+)
 def run(
     request: pytest.FixtureRequest,
     rows: Path,
@@ -183,7 +188,9 @@ def test_any_checkpoint_goes_on_in_an_open_block(run: TrainedRun) -> None:
         assert state_of(learned(run, before, start=start)) == whole
 
 
-@pytest.mark.parametrize("n_shards", [1, 2, 3])
+@pytest.mark.parametrize(
+    "n_shards", [*(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2)), 3]
+)
 def test_shards_and_checkpoints_change_no_byte(
     run: TrainedRun, rows: Path, client: Client, tmp_path: Path, n_shards: int
 ) -> None:

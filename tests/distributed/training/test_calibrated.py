@@ -64,8 +64,8 @@ def test_a_run_has_the_exponent_of_one_process(
 @pytest.mark.parametrize(
     "options",
     [
-        {"n_shards": 1},
-        {"n_shards": 2, "checkpoint_every": "0.01 s"},
+        pytest.param({"n_shards": 1}, marks=pytest.mark.thorough),
+        pytest.param({"n_shards": 2, "checkpoint_every": "0.01 s"}, marks=pytest.mark.thorough),
         {"n_shards": 6, "window": 1, "checkpoint_every": None},
         {"progressive": False},
     ],

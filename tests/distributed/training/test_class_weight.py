@@ -44,9 +44,17 @@ def run_of(client: Any, rows: Path, folder: Path, weight: str | None, **settings
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"calibrate": True}, {"drift": "follow", "delay": 7}], ids=str
+    ("settings", "weight", "known"),
+    [
+        ({}, None, "c"),
+        ({"calibrate": True}, "w", "cw"),
+        ({"drift": "follow", "delay": 7}, "w", "cw"),
+        pytest.param({}, "w", "cw", marks=pytest.mark.thorough),
+        pytest.param({"calibrate": True}, None, "c", marks=pytest.mark.thorough),
+        pytest.param({"drift": "follow", "delay": 7}, None, "c", marks=pytest.mark.thorough),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize(("weight", "known"), [(None, "c"), ("w", "cw")])
 def test_it_multiplies_weights_of_rows(
     client: Any, rows: Path, tmp_path: Path, settings: Any, weight: str | None, known: str
 ) -> None:

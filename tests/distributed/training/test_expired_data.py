@@ -80,7 +80,24 @@ def moved_into_a_folder(path: Path) -> None:
     shutil.move(path, path.parent / "old")
 
 
-CHANGES = [deleted, rewritten, copied_again, renamed, moved_into_a_folder]
+CHANGES = [
+    deleted,
+    rewritten,
+    copied_again,
+    *(pytest.param(one, marks=pytest.mark.thorough) for one in (renamed, moved_into_a_folder)),
+]
+OTHER_JOBS: list[tuple[dict[str, Any], str]] = [
+    ({"exclude": ["age"]}, r'\[data\] exclude: \[\] there, \["age"\] here'),
+    ({"target": "sex"}, r"\[data\] target"),
+    ({"shuffle": True}, r"\[data\] shuffle"),
+    ({"null_target": "drop"}, r"\[data\] null_target"),
+    ({"infinite": "clip"}, r"\[data\] infinite"),
+    ({"weight": "age", "exclude": []}, r"\[data\] weight"),
+    ({"classes": ["<=50K", ">50K", "more"]}, r"\[data\] classes"),
+    ({"categorical": ["age"]}, r"\[data\] categorical"),
+    ({"max_categories": 1}, r"\[data\] max_categories: 2 there, 1 here"),
+    ({"estimator": forest(alpha=0.75)}, "alpha"),
+]
 
 
 @pytest.mark.filterwarnings("ignore:of the .* hold.* other bytes:UserWarning")
@@ -298,29 +315,8 @@ def test_other_data_than_those_of_the_run_are_refused(fit: Fit, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("is_noted", [True, False])
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"exclude": ["age"]}, r'\[data\] exclude: \[\] there, \["age"\] here'),
-        ({"target": "sex"}, r"\[data\] target"),
-        ({"shuffle": True}, r"\[data\] shuffle"),
-        ({"null_target": "drop"}, r"\[data\] null_target"),
-        ({"infinite": "clip"}, r"\[data\] infinite"),
-        ({"weight": "age", "exclude": []}, r"\[data\] weight"),
-        ({"classes": ["<=50K", ">50K", "more"]}, r"\[data\] classes"),
-        ({"categorical": ["age"]}, r"\[data\] categorical"),
-        ({"max_categories": 1}, r"\[data\] max_categories: 2 there, 1 here"),
-        ({"estimator": forest(alpha=0.75)}, "alpha"),
-    ],
-    ids=str,
-)
 def test_another_job_is_refused_though_the_data_it_would_read_are_gone(
-    fit: Fit,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
-    named: str,
-    is_noted: bool,
+    fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_noted: bool
 ) -> None:
     folder = tmp_path / "data"
     write_files(folder, last=2)
@@ -334,8 +330,9 @@ def test_another_job_is_refused_though_the_data_it_would_read_are_gone(
     for path in folder.iterdir():
         path.unlink()
     write_files(folder, 2, 3)
-    with pytest.raises(CheckpointError, match=f"another job(.|\n)*{named}"):
-        fit("run", data=folder, **options)
+    for options, named in OTHER_JOBS:
+        with pytest.raises(CheckpointError, match=f"another job(.|\n)*{named}"):
+            fit("run", data=folder, **options)
     same: dict[str, Any] = {"exclude": [], "categorical": ["sex"], "max_categories": 70}
     assert fit("run", data=folder, **same).summary["rows"] == GROUP
 

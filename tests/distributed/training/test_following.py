@@ -39,7 +39,6 @@ from tests.distributed.training.test_stream import StopError, stop_after
 from tests.drift.streams import switching
 from tests.reference.boosting import births_until
 
-DELAYS = [1, 64]
 BOOSTED: dict[str, Any] = {"delay": 64, "experts": ("mondrian", "boosted")}
 
 
@@ -61,9 +60,14 @@ def alone(run: TrainedRun, estimator: AMFClassifier, n: int = ROWS) -> Any:
 
 
 @pytest.fixture(
-    scope="module", params=[*({"delay": n} for n in DELAYS), BOOSTED],
-    ids=["at once", "in blocks", "boosted"],
-)  # fmt: skip
+    scope="module",
+    params=[
+        pytest.param({"delay": 1}, id="at once"),
+        # Boosted sets are beside the same members, and learn the same blocks.
+        pytest.param({"delay": 64}, id="in blocks", marks=pytest.mark.thorough),
+        pytest.param(BOOSTED, id="boosted"),
+    ],
+)
 def run(
     request: pytest.FixtureRequest, adult: Path, client: Client,
     tmp_path_factory: pytest.TempPathFactory,
@@ -115,7 +119,7 @@ def test_any_checkpoint_goes_on_amid_a_block_too(run: TrainedRun) -> None:
         assert state_of(before) == whole
 
 
-@pytest.mark.parametrize("n_shards", [1, 2])
+@pytest.mark.parametrize("n_shards", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_shards_and_checkpoints_change_no_byte(run: TrainedRun, fit: Fit, n_shards: int) -> None:
     other = fit(estimator=following(**settings_of(run)), n_shards=n_shards, checkpoint_every=None)
     assert len(digests(other)) == n_shards
@@ -315,7 +319,11 @@ def test_a_run_without_metrics_has_a_guard_all_the_same(run: TrainedRun, fit: Fi
     assert state_of(other.to_local()) == state_of(run.to_local())
 
 
-@pytest.mark.parametrize("others", [*({"delay": n} for n in DELAYS), BOOSTED])
+@pytest.mark.parametrize(
+    "others",
+    [{"delay": 1}, pytest.param({"delay": 64}, marks=pytest.mark.thorough), BOOSTED],
+    ids=str,
+)
 def test_numbers_are_followed_with_their_deviation(
     fit: Fit, adult: Path, client: Client, tmp_path: Path, others: dict[str, Any]
 ) -> None:

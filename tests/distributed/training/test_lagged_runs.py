@@ -173,7 +173,9 @@ def last_of_key(frame: pd.DataFrame, lag: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     ("lag", "options", "drop"),
     [
-        (1, {}, False), (4, {}, False), (1, {}, True),
+        pytest.param(1, {}, False, marks=pytest.mark.thorough),
+        pytest.param(4, {}, False, marks=pytest.mark.thorough),
+        (1, {}, True),
         (4, {"drift": "follow", "delay": 3, "learning_rate": "auto"}, False), (1, None, False),
     ],
 )  # fmt: skip
@@ -229,7 +231,9 @@ def test_labels_of_classes_by_key(fit: Fit, tmp_path: Path) -> None:
     assert found["last_label_of_key"]["accuracy"] > found["last_label"]["accuracy"] + 0.2
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 9, 10])
+@pytest.mark.parametrize(
+    "n", [2, 9, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 5, 10))]
+)
 def test_a_job_that_is_killed_at_any_file_goes_on(
     fit: Fit, plain: Fit, tmp_path: Path, n: int
 ) -> None:

@@ -367,23 +367,18 @@ def test_a_drawn_seed_is_kept_when_the_run_goes_on(fit: Fit, tmp_path: Path) -> 
     assert digests(fit(estimator=forest(random_state=None))) == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
+def test_a_folder_of_another_job_is_refused_and_the_difference_named(fit: Fit) -> None:
+    fit(checkpoint_every=None)
+    others: list[tuple[dict[str, Any], str]] = [
         ({"estimator": forest(random_state=8)}, "random_state"),
         ({"estimator": forest(n_estimators=7)}, "n_estimators"),
         ({"n_shards": 3}, "shards"),
         ({"exclude": ["age"]}, r'\[data\] exclude: \[\] there, \["age"\] here'),
         ({"progressive": False}, "progressive"),
-    ],
-    ids=str,
-)
-def test_a_folder_of_another_job_is_refused_and_the_difference_named(
-    fit: Fit, options: dict[str, Any], named: str
-) -> None:
-    fit()
-    with pytest.raises(CheckpointError, match=f"another job(.|\n)*{named}"):
-        fit(**options)
+    ]
+    for options, named in others:
+        with pytest.raises(CheckpointError, match=f"another job(.|\n)*{named}"):
+            fit(**options)
 
 
 @pytest.mark.usefixtures("talkative")
