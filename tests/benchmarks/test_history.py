@@ -79,7 +79,7 @@ def results(folder: Path) -> dict[str, list[float | None]]:
     }
 
 
-@pytest.mark.skipif(os.environ.get("DMONDRIAN_THOROUGH") != "1", reason="takes a minute")
+@pytest.mark.thorough
 def test_every_benchmark_runs(tmp_path: Path) -> None:
     assert asv(tmp_path, "machine", "--yes").returncode == 0
     # Processes are forked from one that has imported everything: they are many, and tiny.

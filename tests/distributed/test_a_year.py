@@ -238,6 +238,9 @@ def undisturbed(folder: Path, parts: list[pa.Table], client: Client, **options: 
     return run
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put together and delete what is old as often as in years."""

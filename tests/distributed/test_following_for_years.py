@@ -21,6 +21,8 @@ from dmondrian.store import open_store
 from tests.distributed.conftest import ADULT, CHOSEN, COLUMNS, digests, forest
 from tests.killed import KilledError, kill_at
 
+pytestmark = pytest.mark.slow
+
 ROWS = 40
 LOOKS = pytest.mark.parametrize("looks", [24, pytest.param(60, marks=pytest.mark.thorough)])
 KILLED = pytest.mark.parametrize("looks", [20, pytest.param(40, marks=pytest.mark.thorough)])
