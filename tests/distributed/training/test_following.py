@@ -32,13 +32,14 @@ from dmondrian.distributed.worker import work_units
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.errors import CheckpointError, CorruptError, ParameterError
 from dmondrian.frames import FrameModel
-from tests.distributed.conftest import ROWS, Fit, Grow, Once, digests, resize, table_of
+from tests.distributed.conftest import ADULT, COLUMNS, Fit, Grow, Once, digests, resize, table_of
 from tests.distributed.scoring.test_tree_pipeline import limit_of, manifest, plan_small
 from tests.distributed.training.test_generalized import rows_of
 from tests.distributed.training.test_stream import StopError, stop_after
 from tests.drift.streams import switching
 from tests.reference.boosting import births_until
 
+ROWS = 3000  # members learn a row more slowly than trees do
 BOOSTED: dict[str, Any] = {"delay": 64, "experts": ("mondrian", "boosted")}
 
 
@@ -57,6 +58,17 @@ def alone(run: TrainedRun, estimator: AMFClassifier, n: int = ROWS) -> Any:
     half = n // 2 + 3
     estimator.partial_fit(X[:half], labels[:half], classes=list(run.plan.schema.classes or ()))
     return estimator.partial_fit(X[half:n], labels[half:n])
+
+
+@pytest.fixture(scope="module")
+def adult(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files of 1,500 rows in row groups of 500."""
+    folder = tmp_path_factory.mktemp("followed")
+    table = pq.read_table(ADULT, columns=COLUMNS)
+    for i in range(2):
+        half = table.slice(i * ROWS // 2, ROWS // 2)
+        pq.write_table(half, folder / f"part-{i}.parquet", row_group_size=500)
+    return folder
 
 
 @pytest.fixture(
@@ -330,9 +342,9 @@ def test_numbers_are_followed_with_their_deviation(
     delay, settings = others["delay"], {"drift": "follow", "random_state": 7, **others}
     run = fit(estimator=AMFRegressor(3, **settings), target="age", checkpoint_every="700 rows")
     X, y = rows_of(run)
-    one = AMFRegressor(3, **settings).partial_fit(X[:3003], y[:3003])
+    one = AMFRegressor(3, **settings).partial_fit(X[:1503], y[:1503])
     shared = run.to_local()
-    assert state_of(shared) == state_of(one.partial_fit(X[3003:], y[3003:]))
+    assert state_of(shared) == state_of(one.partial_fit(X[1503:], y[1503:]))
     forest = DriftForest(shared.forest_.parameters, range(3))
     errors = forest.forecast_and_learn(X.to_numpy(), y)[:, 0] - y
     errors[:delay] = y[0] - y[:delay]  # rows that no label is known for
