@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -16,6 +17,7 @@ import onnxruntime
 import pyarrow.parquet as pq
 import pytest
 
+from dmondrian.cli import main
 from tests.serving.client import serving
 from tests.store.servers import moto_server
 from tests.test_documented import public
@@ -31,20 +33,29 @@ def blocks(language: str, text: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_it_builds_without_a_warning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("builder", ["dummy", pytest.param("html", marks=pytest.mark.thorough)])
+def test_it_builds_without_a_warning(builder: str, tmp_path: Path) -> None:
+    """Whether all is read and all links lead somewhere does not depend on what is written."""
     pytest.importorskip("sphinx")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", str(MANUAL)]
     done = subprocess.run(
-        [*command, str(PROJECT), str(tmp_path / "site"), "-d", str(tmp_path / "doctrees")],
+        [
+            *(*command, "-b", builder, "-d", str(tmp_path / "doctrees")),
+            *(str(PROJECT), str(tmp_path / "site")),
+        ],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    expected = {"partition.svg", "depth.svg", "ages.svg", "certainty.svg"}
+    assert expected <= {file.name for file in (tmp_path / "plot_directive").rglob("*.svg")}
+    if builder == "dummy":
+        return
     pages = {page.relative_to(tmp_path / "site").as_posix() for page in tmp_path.rglob("*.html")}
     assert {"README.html", "cluster/README.html", "jobs/manual/index.html"} <= pages
     pictures = {file.name for file in (tmp_path / "site/_images").glob("*.svg")}
-    assert {"partition.svg", "depth.svg", "ages.svg", "certainty.svg"} <= pictures
+    assert expected <= pictures
     # A row of the summary is where the README's links to it lead.
     assert 'id="first-screen"' in (tmp_path / "site/benchmarks/SUMMARY.html").read_text()
 
@@ -73,8 +84,38 @@ def test_the_answer_that_is_shown_is_the_server_s(
     assert {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()} == row
 
 
+# The command of the page. What keeps running, and what has workers that need the environment of the
+# shell, is a process of its own, or all of them are; for others the process of the tests is asked,
+# which has everything loaded.
+COMMAND = """#!/bin/bash
+case "$ALL_APART$*" in
+  1* | 0cluster* | 0serve* | 0train*s3:*) exec {python} -m dmondrian.cli "$@" ;;
+esac
+{{ env -0 && printf '\\0' && printf '%s\\0' "$@"; }} >'{folder}/asked'
+read -r code <'{folder}/answered' && exit "$code"
+"""
+
+
+def answer_commands(folder: Path, environ: pytest.MonkeyPatch) -> None:
+    """Do what a script asks for, until it has ended."""
+    while asked := (folder / "asked").read_text():
+        variables, _, words = asked.partition("\0\0")
+        for each in variables.split("\0"):
+            name, _, value = each.partition("=")
+            if name.startswith("AWS_"):
+                environ.setenv(name, value)
+        try:
+            code = main(words.split("\0")[:-1])
+        except SystemExit as refused:  # words that are none of the command's
+            code = 2 if refused.code else 0
+        (folder / "answered").write_text(f"{code}\n")
+
+
 @pytest.mark.slow
-def test_the_ten_tasks_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("all_apart", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_the_ten_tasks_run_as_they_stand(
+    all_apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (MANUAL / "tasks.md").read_text()
     for file in blocks("toml", page):
         (tmp_path / file.splitlines()[0].removeprefix("# ")).write_text(file)
@@ -83,14 +124,18 @@ def test_the_ten_tasks_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.Mon
     exec(compile(made, "tasks.md", "exec"), {"__name__": "__main__"})
     command = tmp_path / "bin/dmondrian"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m dmondrian.cli "$@"\n')
+    command.write_text(COMMAND.format(python=sys.executable, folder=command.parent))
     command.chmod(0o755)
+    for name in ("asked", "answered"):
+        os.mkfifo(command.parent / name)
     for name in [*os.environ]:
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("ALL_APART", str(int(all_apart)))
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    done: list[subprocess.CompletedProcess[str]] = []
     with socket.socket() as free, moto_server() as endpoint:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -100,10 +145,20 @@ def test_the_ten_tasks_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.Mon
             ["trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", *blocks("bash", page)]
         )
         script = script.replace("https://store.example", endpoint).replace("8000", port)
-        done = subprocess.run(
-            ["bash", "-e", "-c", script], capture_output=True, text=True, check=False, timeout=500
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
+
+        def run() -> None:
+            words = ["bash", "-e", "-c", script]
+            try:
+                done.append(subprocess.run(words, capture_output=True, text=True, timeout=500))
+            finally:
+                (command.parent / "asked").write_text("")
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        with monkeypatch.context() as environ:
+            answer_commands(command.parent, environ)
+        thread.join()
+    assert done[0].returncode == 0, done[0].stdout + done[0].stderr
     assert len(re.findall(r"^\*\*\d+\. ", page, re.MULTILINE)) == 10
     scores = pq.read_table("scores")["prediction"].to_numpy()
     truth = pq.read_table("later.parquet")["sold"].to_numpy()

@@ -42,7 +42,7 @@ print(repr(twice(kind(2))), len(twice.stats.cache_hits), flush=True)
 """
 
 
-@pytest.mark.parametrize("stock", ["0", "1"])
+@pytest.mark.parametrize("stock", ["0", pytest.param("1", marks=pytest.mark.thorough)])
 @pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
 def test_processes_that_compile_at_once_do_not_mix_up_their_code(
     tmp_path: Path, stock: str

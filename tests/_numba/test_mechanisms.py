@@ -56,7 +56,6 @@ print(json.dumps({
 """
 COMPILED = ["look_ahead", "prefetch", "speculation", "simd"]
 PASSES = "passes"  # of our own, in Numba's compiler: what the stock mode does without
-IS_THOROUGH = os.environ.get("DMONDRIAN_THOROUGH") == "1"
 
 
 def printed(without: str, is_compiled: bool = True) -> dict[str, Any]:
@@ -88,7 +87,10 @@ def whole() -> dict[str, Any]:
     [
         *((name, True) for name in MECHANISMS if name not in COMPILED),
         (", ".join(MECHANISMS), False),  # the code that is compiled where they are left out
-        *[(", ".join(MECHANISMS), True), (PASSES, True)] * IS_THOROUGH,  # a minute of compilation
+        *(
+            pytest.param(without, True, marks=pytest.mark.thorough)  # a minute of compilation
+            for without in (", ".join(MECHANISMS), PASSES)
+        ),
     ],
 )
 def test_a_forest_has_the_same_bytes_without(

@@ -68,7 +68,6 @@ X = np.random.default_rng(0).random((600, 3)).astype(np.float32)
 forest = OnlineRandomForestRegressor(2, random_state=1, n_jobs=1).fit(X, X[:, 0] > X[:, 1])
 print(is_stock(), hashlib.sha256(forest.predict(X).tobytes()).hexdigest())
 """
-IS_THOROUGH = os.environ.get("DMONDRIAN_THOROUGH") == "1"
 
 
 def printed(script: Path, stock: str) -> list[str]:
@@ -86,7 +85,7 @@ def printed(script: Path, stock: str) -> list[str]:
     "text",
     [
         pytest.param(KERNEL, id="kernel"),
-        *[pytest.param(FOREST, id="forest", marks=pytest.mark.slow)] * IS_THOROUGH,
+        pytest.param(FOREST, id="forest", marks=[pytest.mark.slow, pytest.mark.thorough]),
     ],
 )
 def test_the_stock_mode_has_the_same_results(text: str, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ class KilledError(BaseException):
     """Ends a process, as far as the store can tell."""
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     ends=st.lists(st.integers(1, N - 1), max_size=5),
     stops=st.lists(st.integers(1, N - 1), max_size=3),

@@ -253,12 +253,13 @@ def calls_of(case: str) -> list[Call]:
 
 
 @pytest.mark.filterwarnings("ignore:cells without rows", "ignore:divide by zero")
+@pytest.mark.parametrize("n_times", [1, pytest.param(4, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("case", CASES)
-def test_answers_beside_a_learner_are_those_of_some_row(case: str) -> None:
-    check_beside_a_learner(case, asks_of(case))
+def test_answers_beside_a_learner_are_those_of_some_row(case: str, n_times: int) -> None:
+    check_beside_a_learner(case, asks_of(case), n_times)
 
 
-def check_beside_a_learner(case: str, asks: dict[str, Answer]) -> None:
+def check_beside_a_learner(case: str, asks: dict[str, Answer], n_times: int = 1) -> None:
     """Ask an estimator while it learns; also see that it learns what it learns alone."""
     calls, alone = calls_of(case), clone(CASES[case][0])
     allowed = states(alone, calls, asks)
@@ -267,7 +268,7 @@ def check_beside_a_learner(case: str, asks: dict[str, Answer]) -> None:
         for call in calls:
             call(estimator)
 
-    for _ in range(2):
+    for _ in range(n_times):
         beside = clone(alone)
         found = read_beside(beside, work, asks)
         strange = {name: found[name] - allowed[name] for name in asks}
@@ -875,9 +876,10 @@ def forked() -> None:
 
 
 # NumPy checks the bounds in plain Python; to compile kernels that check them takes half a minute.
-BOUNDS_CHECKED = ["NUMBA_DISABLE_JIT"]
-if os.environ.get("DMONDRIAN_THOROUGH") == "1":
-    BOUNDS_CHECKED.append("NUMBA_BOUNDSCHECK")
+BOUNDS_CHECKED = [
+    "NUMBA_DISABLE_JIT",
+    pytest.param("NUMBA_BOUNDSCHECK", marks=pytest.mark.thorough),
+]
 
 
 @pytest.mark.slow

@@ -48,8 +48,12 @@ def state_of(model: Any) -> bytes:
     return encode_forest(*model.forest_.stored())
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("w", [None, ROW_WEIGHTS], ids=["", "weighted rows"])
+@pytest.mark.parametrize(
+    ("case", "w"),
+    # weights of rows meet those of classes in one place
+    [*((case, None) for case in CASES), ("calibrated", ROW_WEIGHTS), ("kernel", ROW_WEIGHTS)],
+    ids=[*CASES, "calibrated, weighted rows", "kernel, weighted rows"],
+)
 def test_it_multiplies_weights_of_rows(case: str, w: np.ndarray | None) -> None:
     kind, settings = CASES[case]
     own = kind(**settings, class_weight={"yes": 2.5}).fit(X, LABELS, w)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pytest
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,14 @@ class Case:
     def __repr__(self) -> str:
         """Say what is needed to make the case again."""
         return f"case{self.number}"
+
+
+def numbers(stop: int, step: int = 1) -> list[Any]:
+    """Return the numbers of a test's cases below ``stop``; all but each third are thorough."""
+    return [
+        pytest.param(number, marks=[pytest.mark.thorough] * (i % 3 > 0))
+        for i, number in enumerate(range(0, stop, step))
+    ]
 
 
 def random_case(number: int, regression: bool = False) -> Case:

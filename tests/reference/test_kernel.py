@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dmondrian.tree.nodes import LEAST_SCRATCH
-from tests.reference.cases import random_case
+from tests.reference.cases import numbers, random_case
 from tests.reference.kernel import (
     arrays_of,
     assert_same_statistics,
@@ -23,7 +23,7 @@ from tests.reference.kernel import (
 N_CASES = 300
 
 
-@pytest.mark.parametrize("number", range(N_CASES))
+@pytest.mark.parametrize("number", numbers(N_CASES))
 @pytest.mark.parametrize("regression", [False, True], ids=["classes", "targets"])
 def test_kernel_equals_reference(number: int, regression: bool) -> None:
     case = random_case(number, regression)
@@ -63,7 +63,7 @@ def test_rows_outside_many_boxes_in_turn(d: int) -> None:
     assert depth > max(3 * d, LEAST_SCRATCH) - d
 
 
-@pytest.mark.parametrize("number", range(0, N_CASES, 5))
+@pytest.mark.parametrize("number", numbers(N_CASES, 5))
 @pytest.mark.parametrize("regression", [False, True], ids=["classes", "targets"])
 def test_expected_extension_averages_algorithm_6(number: int, regression: bool) -> None:
     case = random_case(number, regression)
@@ -108,7 +108,7 @@ def test_expected_extension_is_the_mean_of_many_extensions(split_pure: bool) -> 
     assert spread > 2e-3  # points that hardly ever branch off would show nothing
 
 
-@pytest.mark.parametrize("number", range(0, N_CASES, 10))
+@pytest.mark.parametrize("number", numbers(N_CASES, 10))
 def test_leaves_alone_speak_without_aggregation(number: int) -> None:
     case = random_case(number)
     tree = reference_tree(case)
@@ -118,7 +118,7 @@ def test_leaves_alone_speak_without_aggregation(number: int) -> None:
         np.testing.assert_allclose(found[i], tree.predict_leaf(list(x)), rtol=1e-12)
 
 
-@pytest.mark.parametrize("number", range(0, N_CASES, 6))
+@pytest.mark.parametrize("number", numbers(N_CASES, 6))
 @pytest.mark.parametrize("chunk", [1, 7])
 def test_cuts_between_calls_change_no_byte(number: int, chunk: int) -> None:
     for regression in (False, True):
@@ -130,7 +130,7 @@ def test_cuts_between_calls_change_no_byte(number: int, chunk: int) -> None:
             assert array.tobytes() == pieces[name].tobytes(), name
 
 
-@pytest.mark.parametrize("number", range(0, N_CASES, 6))
+@pytest.mark.parametrize("number", numbers(N_CASES, 6))
 def test_whole_weights_are_repeats_to_the_byte(number: int) -> None:
     for regression in (False, True):
         case = random_case(number, regression)
@@ -148,7 +148,7 @@ def test_whole_weights_are_repeats_to_the_byte(number: int) -> None:
             assert array.tobytes() == often[name].tobytes(), name
 
 
-@pytest.mark.parametrize("number", range(0, N_CASES, 4))
+@pytest.mark.parametrize("number", numbers(N_CASES, 4))
 def test_any_learning_rate_of_the_classifier(number: int) -> None:
     case = random_case(number)
     forest = kernel_forest(case, learning_rate=case.rate)

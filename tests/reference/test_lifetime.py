@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dmondrian.ensemble.settings.lifetime import PowerLifetime
-from tests.reference.cases import Case, random_case
+from tests.reference.cases import Case, numbers, random_case
 from tests.reference.kernel import arrays_of, assert_same_structure, kernel_forest, reference_tree
 from tests.reference.pruned import LifetimeTree, Pruned
 
@@ -43,7 +43,7 @@ def queries_of(case: Case) -> np.ndarray:
     return np.concatenate([case.X[:3], near]).astype(np.float32)
 
 
-@pytest.mark.parametrize("number", range(0, 300, 4))
+@pytest.mark.parametrize("number", numbers(300, 4))
 @pytest.mark.parametrize("regression", [False, True], ids=["classes", "targets"])
 @pytest.mark.parametrize("expected", [False, True], ids=["leaf", "expected"])
 def test_every_lifetime_of_one_tree(number: int, regression: bool, expected: bool) -> None:
@@ -67,7 +67,7 @@ def test_every_lifetime_of_one_tree(number: int, regression: bool, expected: boo
                     np.testing.assert_allclose(p, pruned.predict(list(x)), rtol=1e-8, atol=1e-11)
 
 
-@pytest.mark.parametrize("number", range(0, 300, 5))
+@pytest.mark.parametrize("number", numbers(300, 5))
 @pytest.mark.parametrize("regression", [False, True], ids=["classes", "targets"])
 def test_a_fixed_lifetime_grows_the_tree_of_the_reference(number: int, regression: bool) -> None:
     case = random_case(number, regression)
@@ -84,7 +84,7 @@ def test_a_fixed_lifetime_grows_the_tree_of_the_reference(number: int, regressio
     assert_same_structure(forest, tree)
 
 
-@pytest.mark.parametrize("number", range(0, 300, 5))
+@pytest.mark.parametrize("number", numbers(300, 5))
 @pytest.mark.parametrize(("how", "expected"), WAYS)
 def test_a_tree_at_a_lifetime_is_the_tree_trained_to_it(
     number: int, how: str, expected: bool

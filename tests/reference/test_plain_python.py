@@ -131,9 +131,7 @@ def row_by_row() -> bytes:
 
 
 # NumPy checks the bounds in plain Python. With bounds checks all is compiled anew, for minutes.
-FLAGS = ["NUMBA_DISABLE_JIT"]
-if os.environ.get("DMONDRIAN_THOROUGH") == "1":
-    FLAGS.append("NUMBA_BOUNDSCHECK")
+FLAGS = ["NUMBA_DISABLE_JIT", pytest.param("NUMBA_BOUNDSCHECK", marks=pytest.mark.thorough)]
 
 
 @pytest.mark.parametrize("flag", FLAGS)
