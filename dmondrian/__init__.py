@@ -10,7 +10,7 @@ this list, and within a folder there is no circle of imports (``tests/test_layer
 ``errors``, ``_moved``
     Errors that users meet; modules that old pickles name by earlier places.
 ``_optional``, ``_atomic_write``, ``_memory_limit``, ``_text``
-    Optional packages; files people ask for; memory that a process may use; text for people.
+    Optional and late imports; files people ask for; memory that a process may use; text for people.
 ``_numba``
     Numba, which nothing else imports: compile flags, its cache, own passes.
 ``tree``
@@ -53,11 +53,10 @@ this list, and within a folder there is no circle of imports (``tests/test_layer
 
 from __future__ import annotations
 
-import gc
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dmondrian._moved import find_moved_modules
+from dmondrian._optional import load as _load
 from dmondrian.errors import (
     CheckpointError,
     ClusterError,
@@ -175,13 +174,7 @@ def __getattr__(name: str) -> Any:
     """Load an estimator when it is first asked for (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    collects = gc.isenabled()
-    gc.disable()  # what is loaded stays: to look for garbage in it would take a third of the time
-    try:
-        value = globals()[name] = getattr(import_module(_LAZY[name]), name)
-    finally:
-        if collects:
-            gc.enable()
+    value = globals()[name] = _load(_LAZY[name], name)
     return value
 
 

@@ -1,11 +1,14 @@
-"""Optional packages: the error with what to install if one is missing.
+"""Imports that not every user needs: packages that may be missing, and modules loaded on first use.
 
-Relies on the standard library. Promises that a package is looked for, not imported.
+Relies on the standard library. Promises that an optional package is looked for, not imported.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+from importlib import import_module
+from typing import Any
 
 from dmondrian.errors import MissingPackageError
 
@@ -32,3 +35,17 @@ def require(package: str, extra: str, purpose: str) -> None:
             f"{purpose} needs the package {package}, which is not installed: install dmondrian "
             f'with its extra "{extra}" (pip install "dmondrian[{extra}]")'
         )
+
+
+def load(module: str, name: str) -> Any:
+    """Return an object of a module, which is imported for it.
+
+    What is loaded stays: to look for garbage in it would take up to a third of the time.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return getattr(import_module(module), name)
+    finally:
+        if collects:
+            gc.enable()

@@ -323,7 +323,10 @@ def _arrays_of(tree: Mapping[str, Array], columns: Columns) -> list[pa.Array]:
         flat = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
         full = _arrow_type(dtype, width)
         if width == LIST:
-            arrays.append(pa.ListArray.from_arrays(_offsets(tree[name + SIZES]), flat, type=full))
+            offsets = _offsets(tree[name + SIZES])
+            # Given as they are, pyarrow would import pandas where it is installed.
+            starts = pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)])
+            arrays.append(pa.ListArray.from_arrays(starts, flat, type=full))
         else:
             arrays.append(pa.FixedSizeListArray.from_arrays(flat, type=full) if width else flat)
     return arrays
@@ -531,8 +534,8 @@ def _tree_of(
     for (name, dtype, width), array in zip(columns, batch.columns, strict=True):
         flat = array.values if width == LIST else array.flatten() if width else array
         if width == LIST:
-            sizes = batch.column(name + SIZES).to_numpy()
-            if (sizes < 0).any() or not np.array_equal(array.offsets.to_numpy(), _offsets(sizes)):
+            sizes = np.from_dlpack(batch.column(name + SIZES))
+            if (sizes < 0).any() or not np.array_equal(np.from_dlpack(array.offsets), _offsets(sizes)):
                 raise CorruptError(
                     f"Column {name!r} is cut into other lists than {name + SIZES!r} has."
                 )

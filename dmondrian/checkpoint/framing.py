@@ -175,5 +175,6 @@ def values_of(array: pa.Array, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Return a view that may be written to where Arrow made the memory, as it does to expand."""
     buffer = array.buffers()[-1]
     if buffer is None or not buffer.is_mutable:
-        return array.to_numpy(zero_copy_only=True)
+        # As `to_numpy`, which imports pandas where it is installed.
+        return np.from_dlpack(array)
     return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import os
 import sys
 import traceback
@@ -70,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code, as listed by ``dmondrian --help``.
     """
     escape_what_cannot_be_written()
+    atexit.register(gc.freeze)  # otherwise Python looks for garbage in all modules, as it ends
     parser = _parser()
     arguments = parser.parse_args(argv)
     output = Output(as_json=arguments.json)

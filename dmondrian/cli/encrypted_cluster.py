@@ -24,7 +24,7 @@ from dmondrian.cli.tls import Tls
 from dmondrian.distributed.cluster.client import (
     CONFIG,
     START_SECONDS,
-    IgnoreInterrupt,
+    LocalProcess,
     encrypted,
     local_size,
     scheduler_options,
@@ -66,7 +66,7 @@ def running(
             ) as started,
             Client(started, set_as_default=False) as client,
         ):
-            client.register_plugin(IgnoreInterrupt())
+            client.register_plugin(LocalProcess())
             started.scale(n_workers)
             client.wait_for_workers(n_workers, timeout=START_SECONDS)
             yield started.scheduler_address, started.dashboard_link if has_dashboard else None

@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dmondrian.data.arrow_arrays import numpy_of
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -98,9 +100,8 @@ def as_numbers(column: pa.ChunkedArray | pa.Array) -> tuple[FloatArray, BoolArra
         array = array.cast(pa.float64())
     null: BoolArray | None = None
     if array.null_count:
-        null = array.is_null().to_numpy(zero_copy_only=False)
-        array = array.fill_null(0)
-    raw = array.to_numpy(zero_copy_only=False)
+        null = numpy_of(array.is_null())
+    raw = numpy_of(array, 0)
     values: FloatArray = raw.astype(np.float64, copy=False)
     if raw.dtype.kind == "f":
         nan = np.isnan(values)
@@ -134,9 +135,8 @@ def as_micros(
     raw = array.cast(pa.int32()).cast(pa.int64()) if unit == "day" else array.cast(pa.int64())
     null: BoolArray | None = None
     if raw.null_count:
-        null = raw.is_null().to_numpy(zero_copy_only=False)
-        raw = raw.fill_null(0)
-    values: IntArray = raw.to_numpy(zero_copy_only=False)
+        null = numpy_of(raw.is_null())
+    values: IntArray = numpy_of(raw, 0)
     most = finite_ticks(unit)
     infinite: BoolArray | None = None
     if values.min(initial=0) < -most or values.max(initial=0) > most:
@@ -164,7 +164,7 @@ def as_texts(column: pa.ChunkedArray | pa.Array) -> tuple[list[str], IntArray]:
         return [], np.full(len(array), -1, dtype=np.int64)
     if not pa.types.is_dictionary(array.type):
         array = flatten(pc.dictionary_encode(array))
-    codes = array.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    codes = numpy_of(array.indices.cast(pa.int64()), -1)
     texts = _texts(flatten(array.dictionary))
     if None in texts:  # the dictionary itself may have a null or NaN
         real = np.array([text is not None for text in texts], dtype=np.bool_)

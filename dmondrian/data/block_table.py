@@ -19,6 +19,8 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import pyarrow as pa
 
+from dmondrian.data.arrow_arrays import array_of, texts_of
+
 # (key, Arrow type as text, value as text or None for null) of one key=value folder
 PartitionValue: TypeAlias = tuple[str, str, str | None]
 Partition: TypeAlias = tuple[PartitionValue, ...]
@@ -74,7 +76,7 @@ class FileColumns:
 
     def take(self, places: np.ndarray) -> FileColumns:
         """Return the files at some places."""
-        at = pa.array(places)
+        at = array_of(places)
         used, partition = np.unique(self.partition[places], return_inverse=True)
         return FileColumns(
             self.uri.take(at),
@@ -183,8 +185,8 @@ class BlockTable(Sequence[Block]):
         ]
         uri, stamp = ([pair[k] for pair in pairs] for k in range(2))
         now = FileColumns(
-            pa.array(uri, pa.large_string()),
-            pa.array(stamp, pa.large_string()),
+            texts_of(uri),
+            texts_of(stamp),
             files.fingerprint,
             files.size,
             files.partition,
@@ -248,7 +250,7 @@ class BlockTable(Sequence[Block]):
     def _made(self) -> Iterator[Block]:
         """Yield the blocks of a short table."""
         used, places = np.unique(self._file, return_inverse=True)
-        at, files = pa.array(used), self._files
+        at, files = array_of(used), self._files
         columns = (
             files.uri.take(at).to_pylist(),
             files.size[used].tolist(),
@@ -326,11 +328,10 @@ class TableMaker:
         uri, size, stamp, partition, fingerprint = (
             ([key[k] for key in self._files]) for k in range(5)
         )
-        text = pa.large_string()
         files = FileColumns(
-            pa.array(uri, text),
-            pa.array(stamp, text),
-            pa.array(fingerprint, text),
+            texts_of(uri),
+            texts_of(stamp),
+            texts_of(fingerprint),
             np.array(size, np.int64),
             np.array(partition, np.int32),
             tuple(self._partitions),

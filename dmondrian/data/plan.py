@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from dmondrian._text.wording import counted
 from dmondrian.checkpoint.document import parse_json
+from dmondrian.data.arrow_arrays import column_of
 from dmondrian.data.block_table import (
     NUMBERS,
     Block,
@@ -503,7 +504,7 @@ def _row(block: Block, origins: Mapping[str, tuple[str, str]]) -> list[Any]:
 
 def _stored_columns(rows: Sequence[Sequence[Any]], fields: pa.Schema) -> pa.RecordBatch:
     """Return rows as columns."""
-    columns = [pa.array([row[i] for row in rows], type=kind) for i, kind in enumerate(fields.types)]
+    columns = [column_of([row[i] for row in rows], kind) for i, kind in enumerate(fields.types)]
     return pa.RecordBatch.from_arrays(columns, schema=fields)
 
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dmondrian._text.wording import counted
+from dmondrian.data.arrow_arrays import array_of
 from dmondrian.data.arrow_values import BoolArray, FloatArray, IntArray
 from dmondrian.data.block_table import Block
 from dmondrian.data.chunks import Chunk
@@ -390,7 +391,7 @@ def _columns(part: _Part, names: Sequence[str], texts: Sequence[str]) -> Columns
     if lacking:
         raise SchemaError(f"{block.uri} has no column {', '.join(map(repr, lacking))}")
     if part.rows is not None:
-        table = table.take(pa.array(part.rows)) if table.num_columns else table
+        table = table.take(array_of(part.rows)) if table.num_columns else table
     elif block.rows < block.group_rows:
         table = table.slice(block.offset, block.rows)
     columns = dict(zip(table.column_names, table.columns, strict=True))
@@ -466,7 +467,7 @@ def _without(encoded: Encoded, missing: BoolArray, schema: Schema, first: str) -
         weight=None if encoded.weight is None else encoded.weight[present],
         times=None if encoded.times is None else encoded.times[present],
         earlier=None if encoded.earlier is None else encoded.earlier[present],
-        keep=None if encoded.keep is None else encoded.keep.filter(pa.array(present)),
+        keep=None if encoded.keep is None else encoded.keep.filter(array_of(present)),
         counts={**encoded.counts, "null_target": n_missing},
         dropped=np.flatnonzero(missing),
     )

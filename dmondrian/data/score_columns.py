@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dmondrian.data.arrow_arrays import array_of, column_of
 from dmondrian.drift.guard import Guard
 from dmondrian.drift.member_sums import MemberSums
 from dmondrian.ensemble.settings.loss_settings import quantile_names, responses
@@ -82,21 +83,21 @@ def score_arrays(
     """
     mean = sums.mean
     if parameters.is_density:
-        return [pa.array(mean[:, 0])]
+        return [array_of(mean[:, 0])]
     if parameters.minimises_loss:
         columns = _generalized_arrays(mean, classes, parameters)
         return [*columns, *_detail_arrays(sums, None, parameters.cost.middle)]
     known = None if guard is None else guard.mix(dict(sums.shares or {}))
     if classes is None and known is not None:  # mean and variance of the label
-        std = [] if sums.square is None else [pa.array(np.sqrt(known[:, 1]))]
+        std = [] if sums.square is None else [array_of(np.sqrt(known[:, 1]))]
         distances = _detail_arrays(sums._replace(square=None), None, 0)
-        return [pa.array(known[:, 0].copy()), *std, *distances]
+        return [array_of(known[:, 0].copy()), *std, *distances]
     if classes is None:
-        return [pa.array(mean[:, 0]), *_detail_arrays(sums, calibration, 0)]
+        return [array_of(mean[:, 0]), *_detail_arrays(sums, calibration, 0)]
     proba = calibrated(parameters.forecasts(mean), calibration) if known is None else known
     best = proba.argmax(axis=1)
-    probabilities = [pa.array(np.ascontiguousarray(proba[:, k])) for k in range(mean.shape[1])]
-    prediction = pa.array(list(classes)).take(pa.array(best))
+    probabilities = [array_of(np.ascontiguousarray(proba[:, k])) for k in range(mean.shape[1])]
+    prediction = column_of(list(classes)).take(array_of(best))
     return [prediction, *probabilities, *_detail_arrays(sums, None, best)]
 
 
@@ -107,9 +108,9 @@ def _detail_arrays(
     found = []
     if sums.square is not None:
         variance = sums.variance[np.arange(len(sums.square)), output]
-        found.append(pa.array(calibrated_std(variance, calibration)))
+        found.append(array_of(calibrated_std(variance, calibration)))
     if sums.distance is not None:
-        found.append(pa.array(sums.distance / sums.n_trees))
+        found.append(array_of(sums.distance / sums.n_trees))
     return found
 
 
@@ -120,12 +121,12 @@ def _generalized_arrays(
     loss = parameters.cost.loss
     if classes is None:
         values = responses(loss, mean)
-        return [pa.array(np.ascontiguousarray(values[:, k])) for k in range(values.shape[1])]
+        return [array_of(np.ascontiguousarray(values[:, k])) for k in range(values.shape[1])]
     z = mean[:, 0]
     shares = parameters.forecasts(mean)
-    columns = [] if loss == "hinge" else [pa.array(shares[:, k].copy()) for k in range(2)]
+    columns = [] if loss == "hinge" else [array_of(shares[:, k].copy()) for k in range(2)]
     return [
-        pa.array(list(classes)).take(pa.array((z > 0.0).astype(np.int64))),
+        column_of(list(classes)).take(array_of((z > 0.0).astype(np.int64))),
         *columns,
-        pa.array(z),
+        array_of(z),
     ]

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dmondrian.data.arrow_arrays import numpy_of
 from dmondrian.data.arrow_values import (
     FloatArray,
     IntArray,
@@ -197,7 +198,7 @@ def as_labels(column: pa.ChunkedArray | pa.Array, name: str) -> tuple[list[Label
         )
     if not pa.types.is_dictionary(array.type):
         array = flatten(pc.dictionary_encode(array))
-    codes = array.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    codes = numpy_of(array.indices.cast(pa.int64()), -1)
     values = [_label(value, name) for value in array.dictionary.to_pylist()]
     if None in values:
         real = np.array([value is not None for value in values], dtype=np.bool_)

@@ -8,8 +8,9 @@ Dask and the estimators are imported when one of these functions is first used: 
 metrics of a run needs neither.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from dmondrian._optional import load
 
 if TYPE_CHECKING:
     from dmondrian.data.batch_files import Position
@@ -78,7 +79,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     place = _LAZY[name]
     module = place if place.startswith("dmondrian.") else f"{__name__}.{place}"
-    value = globals()[name] = getattr(import_module(module), name)
+    value = globals()[name] = load(module, name)
     return value
 
 

@@ -8,6 +8,8 @@ another host raises a warning.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import ipaddress
 import logging
 import os
@@ -121,18 +123,21 @@ def _unmute_loggers() -> None:
         logger.removeFilter(_is_relevant)
 
 
-class IgnoreInterrupt(WorkerPlugin):
-    """Ctrl-C in a terminal reaches all processes of its group; the coordinator decides alone.
+class LocalProcess(WorkerPlugin):
+    """Settings of a worker process that ends with the cluster that was started for a call.
 
-    Messages about tasks and heartbeats that a closing cluster cuts short are filtered out too.
+    Ctrl-C in a terminal reaches all processes of its group; the coordinator decides alone. Messages
+    about tasks and heartbeats that a closing cluster cuts short are filtered out. And Python does
+    not look for garbage in all modules as it ends, which takes 0.3 s.
     """
 
-    name = "dmondrian-ignore-interrupt"
+    name = "dmondrian-local-process"
     idempotent = True
 
     def setup(self, worker: Worker) -> None:
         """Ignore SIGINT in this worker's process and mute messages about its shutdown."""
         _mute_loggers()
+        atexit.register(gc.freeze)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -220,7 +225,7 @@ def connected(
             stack.callback(_unmute_loggers)
         own = stack.enter_context(_local(options))
         if processes:
-            own.register_plugin(IgnoreInterrupt())
+            own.register_plugin(LocalProcess())
         yield own
 
 

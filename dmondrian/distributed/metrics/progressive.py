@@ -20,6 +20,7 @@ import numpy as np
 from dmondrian.distributed.metrics.age_curve import AgeCurve
 from dmondrian.distributed.metrics.baselines import number_of
 from dmondrian.distributed.metrics.error_histogram import Outcomes, running
+from dmondrian.distributed.metrics.score_histogram import curve_of
 from dmondrian.distributed.metrics.stream_metrics import StreamMetrics
 from dmondrian.ensemble.settings.label_period import period_of
 from dmondrian.errors import CorruptError, ParameterError
@@ -417,10 +418,10 @@ class HeldOut:
             metrics.update(reliability.report())
         if self._kept:
             share, y, weight = (np.concatenate(parts) for parts in zip(*self._kept, strict=True))
-            if len(np.unique(y)) == 2:
-                from sklearn.metrics import roc_auc_score
-
-                metrics["auc"] = float(roc_auc_score(y, share, sample_weight=weight))
+            place = np.unique(share, return_inverse=True)[1].reshape(-1)
+            sums = np.stack([np.bincount(place, weight * (y == k)) for k in (1.0, 0.0)])
+            if (sums.sum(axis=1) > 0.0).all():
+                metrics["auc"] = curve_of(sums).auc
         return metrics
 
 

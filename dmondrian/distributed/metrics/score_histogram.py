@@ -102,7 +102,7 @@ class ScoreHistogram:
         if len(by_class) == 1:  # of two classes: what one has, the other has not
             by_class = np.stack([by_class[0, ::-1, ::-1], by_class[0]])
         some = (own.sum(axis=1) > 0.0 for own in by_class)
-        return {k: _curve(by_class[k]) for k, is_some in enumerate(some) if is_some.all()}
+        return {k: curve_of(by_class[k]) for k, is_some in enumerate(some) if is_some.all()}
 
     def to_json(self) -> dict[str, Any]:
         """Return the sums that are not 0; floats go through JSON exactly."""
@@ -140,8 +140,8 @@ def _edges(n_classes: int) -> np.ndarray:
     return edges_of_shares(_PARTS[n_classes == 2], _OCTAVES)
 
 
-def _curve(sums: np.ndarray) -> Curve:
-    """Return the curve of sums by bin, float64 [2, B]."""
+def curve_of(sums: np.ndarray) -> Curve:
+    """Return the curve of sums of weights by bin: of the class and of others, float64 [2, B]."""
     falling = sums[:, ::-1]
     own, others = falling[:, falling.any(axis=0)]
     taken, false = (np.concatenate([[0.0], np.cumsum(part)]) for part in (own, others))

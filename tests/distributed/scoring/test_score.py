@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +201,23 @@ def test_worker_processes_write_the_same_files(
     assert (tmp_path / "a/_manifest.json").read_bytes() == (
         tmp_path / "b/_manifest.json"
     ).read_bytes()
+
+
+LOADED = """
+import sys
+from dmondrian.distributed import evaluate, score
+run, data, out = sys.argv[1:]
+score(run, data, out, progress=False)
+assert "auc" in evaluate(run, data)
+print(*{"pandas", "sklearn"} & set(sys.modules))
+"""
+
+
+def test_neither_pandas_nor_scikit_learn_is_loaded(
+    adult: Path, tmp_path: Path, undisturbed: TrainedRun
+) -> None:
+    command = [sys.executable, "-c", LOADED, undisturbed.run_url, adult, tmp_path / "out"]
+    assert subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout == b"\n"
 
 
 @pytest.mark.usefixtures("talkative")
