@@ -325,7 +325,8 @@ def _arrays_of(tree: Mapping[str, Array], columns: Columns) -> list[pa.Array]:
         if width == LIST:
             offsets = _offsets(tree[name + SIZES])
             # Given as they are, pyarrow would import pandas where it is installed.
-            starts = pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)])
+            buffers = [None, pa.py_buffer(offsets)]
+            starts = pa.Array.from_buffers(pa.int32(), len(offsets), buffers)
             arrays.append(pa.ListArray.from_arrays(starts, flat, type=full))
         else:
             arrays.append(pa.FixedSizeListArray.from_arrays(flat, type=full) if width else flat)
@@ -535,7 +536,8 @@ def _tree_of(
         flat = array.values if width == LIST else array.flatten() if width else array
         if width == LIST:
             sizes = np.from_dlpack(batch.column(name + SIZES))
-            if (sizes < 0).any() or not np.array_equal(np.from_dlpack(array.offsets), _offsets(sizes)):
+            offsets = np.from_dlpack(array.offsets)
+            if (sizes < 0).any() or not np.array_equal(offsets, _offsets(sizes)):
                 raise CorruptError(
                     f"Column {name!r} is cut into other lists than {name + SIZES!r} has."
                 )

@@ -325,15 +325,12 @@ class TableMaker:
     def table(self) -> BlockTable:
         """Return the table."""
         self._pack()
-        uri, size, stamp, partition, fingerprint = (
-            ([key[k] for key in self._files]) for k in range(5)
-        )
         files = FileColumns(
-            texts_of(uri),
-            texts_of(stamp),
-            texts_of(fingerprint),
-            np.array(size, np.int64),
-            np.array(partition, np.int32),
+            texts_of(key[0] for key in self._files),
+            texts_of(key[2] for key in self._files),
+            texts_of(key[4] for key in self._files),
+            np.array([key[1] for key in self._files], np.int64),
+            np.array([key[3] for key in self._files], np.int32),
             tuple(self._partitions),
         )
         return BlockTable(np.concatenate(self._numbers), np.array(self._file, np.int32), files)
