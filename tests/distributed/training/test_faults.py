@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,21 @@ from dmondrian.checkpoint import Run
 from dmondrian.distributed import Progress, TrainedRun
 from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.distributed.training.coordinator import Coordinator
-from dmondrian.distributed.training.shard_state import Limits
+from dmondrian.distributed.training.shard_state import Limits, ShardState
 from dmondrian.distributed.worker import tasks
-from dmondrian.distributed.worker.messages import OK, Answer
+from dmondrian.distributed.worker.messages import OK, Answer, Restore, Step
+from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.errors import ClusterError, ParameterError, StoreError
-from tests.distributed.conftest import ROWS, Fit, Grow, Once, digests, giving_up_after, resize
+from tests.distributed.conftest import (
+    ROWS,
+    Fit,
+    Grow,
+    Once,
+    digests,
+    forest,
+    giving_up_after,
+    resize,
+)
 
 
 @pytest.mark.usefixtures("talkative")
@@ -111,6 +122,54 @@ def test_a_worker_that_retires_hands_its_shards_on_and_counts_as_no_loss(
 
 
 @pytest.mark.usefixtures("talkative", "without_losses")
+@pytest.mark.usefixtures("talkative")
+def test_shards_of_a_lost_worker_are_restored_on_all_others_at_once_and_forecast_no_row_again(
+    fit: Fit, cluster: Grow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimator = forest(n_estimators=16)
+    calm = fit("calm", estimator=estimator, n_shards=16, checkpoint_every="2000 rows")
+    workers, client = cluster(4)
+    turn = 0
+    restored: dict[int, tuple[int, str]] = {}  # turn and worker, by shard
+    replayed: dict[tuple[int, int], bool] = {}  # whether it forecasts, by shard and first row
+    receive, restore = Coordinator._receive, Coordinator._order_to_restore
+    step = Coordinator._order_to_step
+
+    def next_turn(self: Coordinator) -> None:
+        nonlocal turn
+        turn += 1
+        receive(self)
+
+    def note_restore(self: Coordinator, state: ShardState) -> Restore:
+        if state.best >= 0:
+            assert state.address is not None
+            restored.setdefault(state.shard, (turn, state.address))
+        return restore(self, state)
+
+    def note_step(self: Coordinator, state: ShardState, unit: Unit, n_threads: int) -> Step:
+        order = step(self, state, unit, n_threads)
+        if unit.index <= state.best:
+            replayed[state.shard, unit.start] = order.forecasts
+        return order
+
+    monkeypatch.setattr(Coordinator, "_receive", next_turn)
+    monkeypatch.setattr(Coordinator, "_order_to_restore", note_restore)
+    monkeypatch.setattr(Coordinator, "_order_to_step", note_step)
+    lost = Once(lambda: resize(workers, client, 3))
+    run = fit(
+        client=client, estimator=estimator, n_shards=16, checkpoint_every="2000 rows",
+        window=2, progress=lost,
+    )  # fmt: skip
+    assert digests(run) == digests(calm)
+    assert run.metrics == calm.metrics
+    turns, places = zip(*restored.values(), strict=True)
+    assert len(restored) == 4
+    assert len(set(turns)) == 1
+    assert sorted(Counter(places).values()) == [1, 1, 2]
+    assert {shard for shard, _ in replayed} == set(restored)
+    assert not any(replayed.values())
+
+
 def test_a_shard_that_loses_workers_too_often_ends_the_run_with_its_position(
     fit: Fit, pair: Client
 ) -> None:
