@@ -119,9 +119,35 @@ def added(parts: Sequence[Summed]) -> Summed:
     return whole
 
 
-def mean_over_trees(parts: Sequence[Summed], n_trees: int) -> np.ndarray:
-    """Return the mean forecast, float64 [n, k], over all ensembles of a forest."""
-    whole = added(parts)
+class RunningSum:
+    """Sum over the trees of ensembles of a forest that come one after the other.
+
+    To the last bit that of :func:`added`. Whole numbers take the memory of one ensemble's sums, not
+    of all; floats that of those that wait for their neighbours.
+    """
+
+    def __init__(self) -> None:
+        self._whole: Summed | None = None
+
+    def add(self, part: Summed) -> None:
+        """Add the sums of an ensemble, which are not changed."""
+        if self._whole is None:
+            self._whole = part.copy()
+        elif isinstance(self._whole, dict):
+            assert isinstance(part, dict)  # as all sums of a forest
+            pairwise.join(self._whole, part)
+        else:
+            self._whole += part
+
+    @property
+    def whole(self) -> Summed:
+        """What was added; there was something."""
+        assert self._whole is not None  # see above
+        return self._whole
+
+
+def mean_over_trees(whole: Summed, n_trees: int) -> np.ndarray:
+    """Return the mean forecast, float64 [n, k], of the sums over all trees of a forest."""
     if isinstance(whole, dict):
         return pairwise.total(whole) / n_trees
     return whole / (n_trees * finest_one(n_trees))

@@ -154,7 +154,7 @@ class Coordinator:
         self._stop: int | None = None  # unit after which to stop; -1 before the first
         self._generation = 0  # of steps: after `hold` workers begin none of an earlier one
         most_rows = max((unit.rows for unit in self._units), default=0)
-        self._sizes = OrderSizes(8 * ledger.forecast_width * most_rows, len(self._states))
+        self._sizes = OrderSizes(8 * ledger.forecast_width * most_rows)
         self._speed = Speed(self.settled)
         self._interrupts: Interrupts | None = None  # set while it drives
 

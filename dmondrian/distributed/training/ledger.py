@@ -10,7 +10,7 @@ slices do (:mod:`dmondrian.distributed.worker.work_units`).
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.exact_sums import label_moments
 from dmondrian.joint_fit.minibatch import batch_at
 from dmondrian.prequential.forecast_lag import BATCHES, SLICES, slices
-from dmondrian.prequential.forecasts import Summed, mean_over_trees
+from dmondrian.prequential.forecasts import RunningSum, Summed, mean_over_trees
 from dmondrian.prequential.stream_sample import Sampled, add
 from dmondrian.uncertainty.temperature_scaling import (
     Fitted,
@@ -54,7 +54,7 @@ class _Forecasts:
     """Forecasts of a unit."""
 
     shards: set[int] = field(default_factory=set)  # that they are of
-    totals: list[list[Summed]] = field(default_factory=list)  # by sets of shards, then blocks
+    totals: list[RunningSum] = field(default_factory=list)  # of each block, over these shards
 
 
 class Ledger:
@@ -163,10 +163,12 @@ class Ledger:
     def take(self, shard: int, unit: int, answer: Answer) -> None:
         """Record an answer; repeated ones are ignored."""
         if not self.has(shard, unit):
-            self._answers.setdefault(unit, {})[shard] = answer
             totals = [block.total for block in answer.blocks if block.total is not None]
             if totals:
                 self.take_forecasts(unit, {shard}, totals)
+                blocks = [replace(block, total=None) for block in answer.blocks]
+                answer = replace(answer, blocks=blocks)
+            self._answers.setdefault(unit, {})[shard] = answer
 
     def take_forecasts(self, unit: int, shards: set[int], totals: list[Summed]) -> set[int]:
         """Record forecasts of a unit, summed over shards; return those that are without.
@@ -185,7 +187,9 @@ class Ledger:
         there = self._forecasts.setdefault(unit, _Forecasts())
         if there.shards.isdisjoint(shards):
             there.shards |= shards
-            there.totals.append(totals)
+            there.totals = there.totals or [RunningSum() for _ in totals]
+            for whole, own in zip(there.totals, totals, strict=True):
+                whole.add(own)
         return shards - there.shards
 
     def has_forecasts(self, shard: int, unit: int) -> bool:
@@ -209,7 +213,7 @@ class Ledger:
         # Whoever takes an answer sees to it that its forecasts are there, perhaps in a sum.
         assert len(forecasts.shards) in (0, self._n_shards)
         for i, blocks in enumerate(zip(*by_shard, strict=True)):
-            self._score(blocks, mean, [totals[i] for totals in forecasts.totals])
+            self._score(blocks, mean, forecasts.totals[i].whole if forecasts.totals else None)
             if self._sortedness is not None and blocks[0].y is not None:
                 self._sortedness.add(blocks[0].y)
         saved = {
@@ -223,11 +227,11 @@ class Ledger:
         return unit, saved
 
     def _score(
-        self, blocks: tuple[BlockAnswer, ...], mean: np.ndarray | None, totals: list[Summed]
+        self, blocks: tuple[BlockAnswer, ...], mean: np.ndarray | None, whole: Summed | None
     ) -> None:
         """Add the counts of consecutive rows, and score their forecasts, summed over trees.
 
-        ``mean`` is the mean prediction of all trees, if known; ``totals`` are forecasts by shards.
+        ``mean`` is the mean prediction of all trees, if known; ``whole`` are summed forecasts.
         """
         first = blocks[0]
         for name, count in first.counts.items():
@@ -237,8 +241,8 @@ class Ledger:
             return
         sampled = [block.sampled for block in blocks if block.sampled is not None]
         drawn = add(sampled) if sampled else None
-        if mean is None and totals:
-            mean = mean_over_trees(totals, self._n_trees)
+        if mean is None and whole is not None:
+            mean = mean_over_trees(whole, self._n_trees)
         turns = None if self.progressive is None else self._turns(first)
         before, n_early, std = 0, 0, None
         if self.guard is not None:

@@ -24,7 +24,10 @@ ORDER_BYTES = 64 << 20
 """Most forecasts that a bundle returns, unless one step has more."""
 
 WINDOW_BYTES = 256 << 20
-"""Most forecasts of all shards that are not settled, unless a few units have more."""
+"""Most forecasts that a worker's shards keep until they are settled, unless a few units have more.
+
+The coordinator keeps those of one shard: it adds them as they come.
+"""
 
 
 class OrderSizes:
@@ -34,13 +37,11 @@ class OrderSizes:
     ----------
     step_bytes : int
         Most forecasts that a step returns.
-    n_shards : int
-        Of the run.
     """
 
-    def __init__(self, step_bytes: int, n_shards: int) -> None:
-        self._most = max(1, ORDER_BYTES // max(1, step_bytes))
-        self._most_units = max(1, WINDOW_BYTES // max(1, step_bytes * n_shards))
+    def __init__(self, step_bytes: int) -> None:
+        self._step_bytes = max(1, step_bytes)
+        self._most = max(1, ORDER_BYTES // self._step_bytes)
         self._seconds: dict[tuple[str, bool], float] = {}  # by worker and whether the step saves
 
     def note(self, answers: Iterable[Answer]) -> None:
@@ -86,7 +87,8 @@ class OrderSizes:
         if seconds is None:
             return limits.window
         in_order = _seconds_of_order(n_workers) * threads / max(seconds * n_shards, 1e-9)
-        units = min(limits.widest, self._most_units, int(limits.depth * in_order))
+        most = WINDOW_BYTES // (self._step_bytes * max(1, n_shards))
+        units = min(limits.widest, most, int(limits.depth * in_order))
         return max(limits.window, units)
 
 

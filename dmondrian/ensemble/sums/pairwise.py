@@ -34,7 +34,14 @@ def partial_sums(numbers: Sequence[int], answers: Sequence[np.ndarray]) -> Parti
 def joined(parts: Iterable[Partial]) -> Partial:
     """Return the partial sums of all trees of disjoint sets of them."""
     sums: Partial = {}
-    waiting = [pair for part in parts for pair in part.items()]
+    for part in parts:
+        join(sums, part)
+    return sums
+
+
+def join(sums: Partial, part: Partial) -> None:
+    """Add the partial sums of other trees to partial sums."""
+    waiting = list(part.items())
     while waiting:
         (level, place), own = waiting.pop()
         other = sums.pop((level, place ^ 1), None)
@@ -42,7 +49,6 @@ def joined(parts: Iterable[Partial]) -> Partial:
             sums[level, place] = own
         else:  # two floats have one sum, in whichever order
             waiting.append(((level + 1, place >> 1), own + other))
-    return sums
 
 
 def total(sums: Partial) -> np.ndarray:

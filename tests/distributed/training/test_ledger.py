@@ -95,6 +95,24 @@ def test_forecasts_may_come_added_over_any_shards_that_have_none_yet() -> None:
     assert kinds == {(False, False), (True, False), (True, True)}
 
 
+def test_forecasts_are_added_as_they_come() -> None:
+    """A thousand workers' answers for a unit take the memory of one."""
+    n, drawn = 100, np.random.default_rng(3)
+    ledger = Ledger([Unit(0, 0, 50)], n, n, Progressive("classification"), None, {}, 0, FOREST)
+    totals = drawn.integers(0, 2**40, (n, 50, 2))
+    y = drawn.integers(0, 2, 50).astype(float)
+    for shard in drawn.permutation(n).tolist():
+        block = BlockAnswer(0, totals[shard].copy(), y=y if shard == 0 else None)
+        ledger.take(shard, 0, Answer(OK, shard, "here", 50, [block]))
+    kept = [block for answer in ledger._answers[0].values() for block in answer.blocks]
+    assert len(kept) == n
+    assert not any(block.total is not None for block in kept)
+    (whole,) = ledger._forecasts[0].totals
+    np.testing.assert_array_equal(whole.whole, totals.sum(axis=0))
+    ledger.settle()
+    assert ledger.metrics()["progressive"]["rows"] == 50
+
+
 def test_what_shards_saved_is_reported_when_the_unit_is_settled() -> None:
     ledger = Ledger(UNITS, SHARDS, 3, None, None, {}, 0, FOREST)
     for (shard, unit), answer in answers().items():

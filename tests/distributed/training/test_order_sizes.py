@@ -18,14 +18,14 @@ def answer(seconds: float, worker: str = "a", status: str = OK, is_saved: bool =
 
 
 def test_without_times_a_worker_gets_a_step_for_each_thread() -> None:
-    sizes = OrderSizes(0, 8)
+    sizes = OrderSizes(0)
     sizes.note([answer(0.01, "another"), answer(0.0, status=FAILED)])
     assert sizes.steps("a", False, 4, 2) == 4
     assert sizes.window("a", 8, 4, 2, Limits()) == Limits().window
 
 
 def test_an_order_takes_a_second_or_longer_where_there_are_many_workers() -> None:
-    sizes = OrderSizes(0, 8)
+    sizes = OrderSizes(0)
     sizes.note([answer(0.125), answer(0.25)])  # the slowest counts
     assert sizes.steps("a", False, 1, 2) == 4
     assert sizes.steps("a", False, 3, 2) == 12
@@ -37,7 +37,7 @@ def test_an_order_takes_a_second_or_longer_where_there_are_many_workers() -> Non
 
 
 def test_steps_that_save_have_times_of_their_own() -> None:
-    sizes = OrderSizes(0, 8)
+    sizes = OrderSizes(0)
     sizes.note([answer(0.1)])
     assert sizes.steps("a", True, 1, 2) == 10  # until one has saved
     sizes.note([answer(0.1), answer(0.5, is_saved=True)])
@@ -46,23 +46,25 @@ def test_steps_that_save_have_times_of_their_own() -> None:
 
 
 def test_an_order_returns_no_more_than_so_many_bytes() -> None:
-    sizes = OrderSizes(ORDER_BYTES // 3, 8)
+    sizes = OrderSizes(ORDER_BYTES // 3)
     sizes.note([answer(0.001)])
     assert sizes.steps("a", False, 1, 2) == 3
-    assert OrderSizes(10 * ORDER_BYTES, 8).steps("a", False, 4, 2) == 1
+    assert OrderSizes(10 * ORDER_BYTES).steps("a", False, 4, 2) == 1
 
 
 def test_the_window_is_wide_where_units_are_short_and_small() -> None:
     limits = Limits()
-    sizes = OrderSizes(0, 8)
+    sizes = OrderSizes(0)
     sizes.note([answer(0.0001)])
     assert sizes.window("a", 8, 1, 2, limits) == limits.widest
     sizes.note([answer(0.025)])  # 0.2 seconds a unit of eight shards
     assert sizes.window("a", 8, 1, 2, limits) == 10
     sizes.note([answer(10.0)])
     assert sizes.window("a", 8, 1, 2, limits) == limits.window
-    large = OrderSizes(WINDOW_BYTES // (8 * 6), 8)
+    large = OrderSizes(WINDOW_BYTES // (8 * 6))
     large.note([answer(0.0001)])
     assert large.window("a", 8, 1, 2, limits) == 6
+    assert large.window("a", 1, 1, 2, limits) == limits.widest  # whatever shards others hold
+    assert large.window("a", 80, 1, 2, limits) == limits.window
     asked = Limits(window=2, widest=2)
     assert sizes.window("a", 8, 1, 2, asked) == large.window("a", 8, 1, 2, asked) == 2
