@@ -11,6 +11,9 @@ machine does not count; all of it is on one thread.
 `dmondrian, cold` begins with an empty kernel cache, as on a new machine, `dmondrian` with the one
 that its cold run has filled. onelearn has no cache: every process compiles.
 
+Of commands on a run of 1000 rows and 10 trees, the seconds of the command's process and of the
+worker processes that it starts and ends.
+
     python -m benchmarks.startup --peers <cache folder>
 """
 
@@ -19,6 +22,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -51,6 +56,25 @@ PROGRAMS = {
         "AMFClassifier(2, 10, random_state=0).partial_fit(X, y).predict_proba(X)",
     ),
 }
+COMMANDS = {
+    "describe": ("describe", "run"),
+    "report": ("report", "run", "--out", "page.html"),
+    "evaluate": ("evaluate", "run", "rows.parquet"),
+    "score": ("score", "run", "rows.parquet", "scores"),
+    "score, one worker process": ("score", "run", "rows.parquet", "scores", "--workers", "1"),
+}
+"""Arguments of `dmondrian`, in a folder with a run and the rows that it learned."""
+TRAIN = """
+import numpy, pyarrow, pyarrow.parquet
+from dmondrian import AMFClassifier
+from dmondrian.distributed import train
+if __name__ == "__main__":  # worker processes import this again
+    X = numpy.random.default_rng(0).random((1000, 20))
+    columns = {f"x{j}": X[:, j] for j in range(20)}
+    columns["y"] = (X[:, 0] > X[:, 1]).astype(int)
+    pyarrow.parquet.write_table(pyarrow.table(columns), "rows.parquet")
+    train(AMFClassifier(10, random_state=0), "rows.parquet", target="y", run="run", n_workers=1)
+"""
 TIMED = """
 import json, sys, time
 times = [time.process_time()]
@@ -96,6 +120,34 @@ def rounds(pythons: dict[str, Path], repeats: int, slow_repeats: int) -> dict[st
     return found
 
 
+def commands(repeats: int) -> dict[str, list[float]]:
+    """Let the commands take turns; return the seconds of each."""
+    found: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, **ONE_THREAD}  # with the user's cache of kernels
+        env |= {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
+        Path(folder, "train.py").write_text(TRAIN)
+        subprocess.run([sys.executable, "train.py"], env=env, cwd=folder, check=True)
+        for turn in range(-1, repeats):  # the first ones fill the caches
+            for name, words in COMMANDS.items():
+                shutil.rmtree(Path(folder, "scores"), ignore_errors=True)
+                before = seconds_of_children()
+                subprocess.run(
+                    [sys.executable, "-m", "dmondrian.cli", *words],
+                    env=env, cwd=folder, check=True, capture_output=True,
+                )  # fmt: skip
+                if turn >= 0:
+                    found[name].append(seconds_of_children() - before)
+    return found
+
+
+def seconds_of_children() -> float:
+    """Return the processor seconds of processes that were waited for, and of those they awaited."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def summary(model: str, seconds: list[dict[str, float]]) -> dict[str, Any]:
     """Return a record: least, median and greatest seconds of each step."""
     record: dict[str, Any] = {"model": model, "repeats": len(seconds)}
@@ -109,6 +161,11 @@ def report(records: Records) -> str:
     """Markdown: a row per model, and how many times dmondrian's seconds that is."""
     own = {record["model"]: record for record in records}["dmondrian"]["beyond"][1]
     steps = (*STEPS, "beyond")
+    of_commands = [
+        [one["model"], one["repeats"], "{1:.2f} ({0:.2f} to {2:.2f})".format(*one["whole"])]
+        for one in records
+        if "whole" in one
+    ]
     rows = [
         [
             record["model"],
@@ -117,12 +174,17 @@ def report(records: Records) -> str:
             f"{record['beyond'][1] / own:.2f}",
         ]
         for record in records
+        if "whole" not in record
     ]
-    return (
+    text = (
         "Seconds of the processor: median (least to greatest). `beyond` is the sum without the "
         "libraries, `ratio` how many times dmondrian's that is.\n\n"
         + table(["model", "processes", *STEPS, "beyond", "ratio"], rows)
     )
+    if of_commands:
+        text += "\nOf commands, from start to end, with the processes of their workers.\n\n"
+        text += table(["command", "runs", "seconds"], of_commands)
+    return text
 
 
 def beyond(model: str, form: str) -> Figure:
@@ -131,6 +193,16 @@ def beyond(model: str, form: str) -> Figure:
     def find(records: Records) -> Any:
         record = records.only(model=model)
         return single(record["beyond"], form, record)
+
+    return find
+
+
+def whole(command: str) -> Figure:
+    """Return what finds the seconds of a command."""
+
+    def find(records: Records) -> Any:
+        record = records.only(model=command)
+        return single(record["whole"], ".2f", record)
 
     return find
 
@@ -145,6 +217,8 @@ PAGE = Page(
         "cold": beyond("dmondrian, cold", ".1f"),
         "forest": beyond("random forest", ".2f"),
         "onelearn": beyond("onelearn", ".1f"),
+        "score": whole("dmondrian score"),
+        "describe": whole("dmondrian describe"),
     },
     sentences=(
         "Beyond the libraries that users of scikit-learn load anyway, the first learning and"
@@ -152,6 +226,7 @@ PAGE = Page(
         " {forest} for a random forest, and {onelearn} for onelearn, which compiles in every"
         " process.",
         "Compiled kernels are loaded without what Numba compiles with.",
+        "`dmondrian score` of a thousand rows takes {score} seconds in all, `describe` {describe}.",
     ),
 )
 
@@ -164,7 +239,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--slow-repeats", type=int, default=3, help="of those that compile")
     parser.add_argument("--out", type=Path, default=RESULTS / "startup.json")
+    parser.add_argument("--only-commands", action="store_true")
     args = parser.parse_args()
+    records = Records(args.out, PAGE.identity)
+    for name, seconds in commands(args.repeats).items():
+        span = [min(seconds), statistics.median(seconds), max(seconds)]
+        records.add({"model": f"dmondrian {name}", "repeats": len(seconds), "whole": span})
+    if not args.only_commands:
+        measure_models(args, records)
+    publish("startup", records)
+
+
+def measure_models(args: argparse.Namespace, records: Records) -> None:
+    """Measure all models that there is an environment for."""
     pythons = {
         model: python
         for model in PROGRAMS
@@ -172,10 +259,8 @@ def main() -> None:
     }
     if "onelearn" not in pythons:
         print("onelearn: left out, no environment for it under --peers", file=sys.stderr)
-    records = Records(args.out, PAGE.identity)
     for model, seconds in rounds(pythons, args.repeats, args.slow_repeats).items():
         records.add(summary(model, seconds))
-    publish("startup", records)
 
 
 if __name__ == "__main__":
