@@ -16,7 +16,10 @@ import logging
 import os
 import signal
 import socket
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +39,12 @@ GRACE_SECONDS = 10
 """For requests that are being answered when the end comes."""
 
 _BACKLOG = 2048
+_NICENESS = 15
+"""Of the thread that reads a newer checkpoint, above that of the others."""
+
+_SWITCH_SECONDS = 0.001
+"""For which that thread keeps the interpreter's lock where another wants it; Python has five times
+as many."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,7 @@ def serve(model: str, options: Options, on_start: Callable[[str, Mapping[str, An
             raise
         gc.collect()
         gc.freeze()  # the model stays: to look for garbage in it would hold requests up
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with _switching_soon(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(model, served, learner, options, listening, on_start))
     finally:
         listening.close()
@@ -163,6 +172,17 @@ def _warm(model: ServedModel) -> None:
     for details in (True, False):
         for rows in (row, row[:1]):
             model.answer(rows, details)
+
+
+@contextlib.contextmanager
+def _switching_soon() -> Iterator[None]:
+    """Have threads switch soon, while the context lasts."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -277,6 +297,20 @@ def url_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def _lower_priority() -> None:
+    """Lower the priority of this thread, where threads have their own.
+
+    Kernels that read a checkpoint release the interpreter's lock, so where the process has one core
+    the scheduler shares it out. Not the lowest priority: this thread holds the lock at times, and
+    beside other work it would not get on to release it.
+    """
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        with contextlib.suppress(OSError):
+            priority = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, priority + _NICENESS)
+
+
 class Reloading:
     """Looks for newer checkpoints, and puts them in the place of the one that answers.
 
@@ -298,10 +332,18 @@ class Reloading:
 
     async def look(self, seconds: float) -> None:
         """Look again and again, until cancelled."""
+        pool = ThreadPoolExecutor(1, "dmondrian-reload", initializer=_lower_priority)
+        try:
+            await self._look(seconds, pool)
+        finally:
+            pool.shutdown(wait=False)  # who is answered now does not wait for what is read
+
+    async def _look(self, seconds: float, pool: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(seconds)
             try:
-                newer = await asyncio.to_thread(self._newer)
+                newer = await loop.run_in_executor(pool, self._newer)
             except DMondrianError as error:
                 if self._error != str(error):
                     _log.warning("a newer checkpoint was not taken: %s", error)

@@ -7,7 +7,9 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +100,16 @@ def test_each_answer_comes_from_one_state_while_newer_ones_come(
     assert {position for position, _ in found} <= set(states)
     assert all(rows == states[position] for position, rows in found)
     assert found[-1][0] == 700
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_the_thread_that_reloads_lets_those_that_answer_go_first(server: Server) -> None:
+    answering = os.getpriority(os.PRIO_PROCESS, server.process.pid)
+    end, found = time.monotonic() + 60.0, {answering}
+    while len(found) == 1 and time.monotonic() < end:  # the thread begins at the first look
+        threads = [int(one.name) for one in Path(f"/proc/{server.process.pid}/task").iterdir()]
+        found = {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
+    assert found == {answering, answering + 15}
 
 
 def test_what_is_served_matches_its_openapi_document(server: Server) -> None:
