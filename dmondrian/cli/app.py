@@ -332,10 +332,10 @@ def _add_inspecting(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     report.add_argument(
         "--partial-dependence",
         type=int,
-        default=0,
         metavar="N",
-        help="also draw how the mean forecast depends on the N most important columns, and where "
-        "rows lie on them; loads the trees, and reads some of the data if they are there",
+        help="draw how the mean forecast depends on the N most important columns, and where rows "
+        "lie on them; loads the trees, and reads some of the data if they are there, neither with "
+        "0; default: 6, where it takes seconds",
     )
     compare = add("compare", "show what differs between runs, and their metrics side by side")
     compare.add_argument("runs", nargs="+", metavar="RUN", help=f"two or more; {_MODEL_HELP}")

@@ -36,6 +36,7 @@ _MOST_CLASSES = 4  # in a chart: the page has as many colours
 _BINS = 25  # of a column of numbers
 _MOST_PAIRED = 6  # columns of which all pairs are looked at
 _PAIR_VALUES = 8  # of a column there
+_MOST_NODES = 500_000  # of the trees that are walked where it has to be quick
 LEAST_TOGETHER = 0.02
 """Share of the variance of the dependence on both columns, for a pair to be shown."""
 
@@ -66,12 +67,18 @@ class Dependences(NamedTuple):
     columns: list[Dependence]
     pairs: list[Pair]  # the largest first
     n_paired: int  # columns of which all pairs were looked at
-    rows: str  # whose shares are shown, in words, or why there are none
+    rows: str  # whose shares are shown, and trees walked, in words, or why there are none
     not_shown: list[str]  # columns without values to show: of text, or without a finite range
 
 
 def dependence_on(
-    estimator: Any, schema: Schema, plan: Plan | None, learned: int, names: Sequence[str]
+    estimator: Any,
+    schema: Schema,
+    plan: Plan | None,
+    learned: int,
+    names: Sequence[str],
+    *,
+    is_quick: bool = False,
 ) -> Dependences:
     """Return the dependence of a run's forecasts on columns.
 
@@ -86,6 +93,9 @@ def dependence_on(
         Rows of the stream that were learned.
     names : sequence of str
         Of columns.
+    is_quick : bool
+        Whether to walk the first trees alone where all have many nodes, and to read fewer rows, of
+        local files alone.
 
     Raises
     ------
@@ -97,13 +107,18 @@ def dependence_on(
             "the trees of a generalised forest add up on the scale of its loss alone"
         )
     trees = plain_trees(estimator)
+    n_trees = len(trees)
+    if is_quick:
+        reached = np.cumsum([len(tree.left) for tree in trees])
+        trees = trees[: max(1, int(np.searchsorted(reached, _MOST_NODES, side="right")))]
     places, start = {}, 0
     for column in schema.columns:
         places[column.name] = column, list(range(start, start + column.width))
         start += column.width
     chosen = [places[name] for name in names]
     asked = [feature for _, features in chosen for feature in features]
-    rows = read_some(plan, learned, asked)
+    rows = read_some(plan, learned, asked, is_quick=is_quick)
+    walked = "" if len(trees) == n_trees else f" The first {len(trees)} of {n_trees} trees count."
     found, factors, start = [], [], 0
     for column, features in chosen:
         own = rows.X[:, start : start + len(features)]
@@ -135,7 +150,7 @@ def dependence_on(
     pairs = [pair for pair in pairs if pair.share >= LEAST_TOGETHER]
     pairs.sort(key=lambda pair: -pair.size)
     not_shown = [column.name for column, _ in chosen if not values_of(column)]
-    return Dependences(found, pairs, len(factors), _in_rows(rows), not_shown)
+    return Dependences(found, pairs, len(factors), _in_rows(rows) + walked, not_shown)
 
 
 def _in_rows(rows: RowsRead) -> str:

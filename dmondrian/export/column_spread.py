@@ -14,9 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian.data import Plan, read_chunk
+from dmondrian.data.source import is_local
 from dmondrian.errors import DMondrianError
 
 _MOST_PARTS = 16  # of the stream, of 65,536 rows at most
+_MOST_QUICK_PARTS, _MOST_QUICK_VALUES = 4, 2**26  # the latter of encoded rows
 
 
 class RowsRead(NamedTuple):
@@ -27,7 +29,9 @@ class RowsRead(NamedTuple):
     reason: str  # why there are none
 
 
-def read_some(plan: Plan | None, learned: int, features: Sequence[int]) -> RowsRead:
+def read_some(
+    plan: Plan | None, learned: int, features: Sequence[int], *, is_quick: bool = False
+) -> RowsRead:
     """Return rows that were learned, all or those of parts spread evenly over them.
 
     Parameters
@@ -38,12 +42,25 @@ def read_some(plan: Plan | None, learned: int, features: Sequence[int]) -> RowsR
         Rows of the stream that the run has learned.
     features : sequence of int
         Columns of encoded rows to keep.
+    is_quick : bool
+        Whether to read fewer parts, and of local files alone.
     """
     none = np.empty((0, len(features)), np.float32)
     if plan is None:
         return RowsRead(none, False, "the plan of the stream cannot be read")
     parts = [chunk for chunk in plan.chunks_by_block if chunk.start < learned]
-    places = np.unique(np.linspace(0, len(parts) - 1, min(_MOST_PARTS, len(parts))).astype(int))
+    n_parts = _MOST_PARTS
+    if is_quick:
+        away = next((uri for uri in plan.table.uris() if not is_local(uri)), None)
+        if away is not None:
+            return RowsRead(none, False, f"{away} is read with --partial-dependence N alone")
+        size = max((chunk.rows for chunk in parts), default=1) * plan.schema.n_features
+        n_parts = min(_MOST_QUICK_PARTS, _MOST_QUICK_VALUES // max(1, size))
+        if not n_parts:
+            return RowsRead(
+                none, False, "rows of so many features are read with --partial-dependence N alone"
+            )
+    places = np.unique(np.linspace(0, len(parts) - 1, min(n_parts, len(parts))).astype(int))
     kept = [none]
     try:
         for place in places.tolist():

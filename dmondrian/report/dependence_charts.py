@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from dmondrian.errors import ParameterError
+from dmondrian._text.wording import size
+from dmondrian.errors import DMondrianError, ParameterError
 from dmondrian.report.charts import Line, bar_chart, histogram_chart, line_chart, shortened
 from dmondrian.report.facts import Facts
 from dmondrian.report.number_format import metric, number, percent
@@ -25,8 +26,35 @@ _NONE: Any = ([], [], 0, "", [])
 _YEARS = 253_402_300_800  # seconds from 1970 to the year 10000
 
 
-def find_dependence(facts: Facts, n_columns: int) -> tuple[Any, str]:
+_QUICK_COLUMNS, _QUICK_BYTES = 6, 2**27
+"""Most important columns that are drawn unasked, of forests that take so much memory at most."""
+
+
+def quick_dependence(facts: Facts) -> tuple[Any, str] | None:
+    """Return what is drawn unasked: what takes seconds, or why there is nothing.
+
+    Returns
+    -------
+    found, reason
+        As of :func:`find_dependence`; None of a model that has no partial dependence at all.
+    """
+    if facts.schema is None or facts.manifest is None or facts.no_importances is not None:
+        return None
+    if facts.n_bytes > _QUICK_BYTES:
+        return _NONE, (
+            f"the trees take {size(facts.n_bytes)}, which are loaded with --partial-dependence N "
+            "alone"
+        )
+    try:
+        return find_dependence(facts, _QUICK_COLUMNS, is_quick=True)
+    except DMondrianError as error:
+        return _NONE, str(error)
+
+
+def find_dependence(facts: Facts, n_columns: int, *, is_quick: bool = False) -> tuple[Any, str]:
     """Return the dependence on the most important columns, or why it cannot be had.
+
+    ``is_quick`` as :func:`dmondrian.export.column_dependence.dependence_on` has it.
 
     Returns
     -------
@@ -49,14 +77,16 @@ def find_dependence(facts: Facts, n_columns: int) -> tuple[Any, str]:
     names = [name for name, share in facts.importances[:n_columns] if share > 0.0]
     learned = facts.manifest.position
     try:
-        found = dependence_on(load_estimator(facts.name), facts.schema, facts.plan, learned, names)
+        found = dependence_on(
+            load_estimator(facts.name), facts.schema, facts.plan, learned, names, is_quick=is_quick
+        )
     except ParameterError as error:
         return _NONE, str(error)
     return found, "" if found.columns or found.not_shown else "no split is worth anything yet"
 
 
 def dependence(facts: Facts) -> Markup:
-    """Draw the dependence of forecasts on columns, where it was asked for."""
+    """Draw the dependence of forecasts on columns."""
     if facts.dependence is None:
         return Markup()
     from dmondrian.export.column_dependence import (

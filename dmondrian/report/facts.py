@@ -44,7 +44,7 @@ class Facts:
     calibrated: str | None = None  # how, in words
     importances: list[tuple[str, float]] = field(default_factory=list)  # by column, largest first
     no_importances: str | None = None  # why there are none
-    # of forecasts on columns, or why there is none; None where it was not asked for
+    # of forecasts on columns, or why there is none; None where it is not shown
     dependence: tuple[Any, str] | None = None
     growth: list[tuple[int, int, int]] = field(default_factory=list)  # rows, nodes, bytes stored
     holders: list[Holder] = field(default_factory=list)  # the newest attempts, in order

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pytest
 from dmondrian import AMFClassifier, AMFRegressor, ParameterError, load
 from dmondrian.data import Column
 from dmondrian.distributed import TrainedRun, train
-from dmondrian.export import column_spread, partial_dependence
+from dmondrian.export import column_dependence, column_spread, partial_dependence
 from dmondrian.export.column_dependence import (
     _PART_OF,
     encoded,
@@ -23,9 +24,11 @@ from dmondrian.export.column_dependence import (
     values_of,
 )
 from dmondrian.export.column_spread import read_some
+from dmondrian.export.plain_trees import plain_trees
+from dmondrian.export.tree_dependence import dependence_of
 from dmondrian.frames import FrameModel
-from dmondrian.report import write_report
-from dmondrian.report.dependence_charts import find_dependence
+from dmondrian.report import dependence_charts, write_report
+from dmondrian.report.dependence_charts import find_dependence, quick_dependence
 from dmondrian.report.facts import gather
 from dmondrian.report.sections import inputs
 from tests.cli.command import call
@@ -174,10 +177,13 @@ def test_the_page_has_shares_of_missing_values(product, tmp_path) -> None:
     assert "Missing: of" not in inputs(facts)
 
 
-def test_the_page_draws_it_where_it_is_asked_for(product, of_numbers, tmp_path) -> None:
+def test_the_page_draws_as_many_as_are_asked_for(product, of_numbers, tmp_path) -> None:
     run, _ = product
     page = tmp_path / "page.html"
-    assert "Partial dependence" not in write_report(run.run_url, page).read_text()
+    assert (
+        "Partial dependence"
+        not in write_report(run.run_url, page, partial_dependence=0).read_text()
+    )
     text = write_report(run.run_url, page, partial_dependence=3).read_text()
     assert "<h2>Partial dependence</h2>" in text
     (found, *_), _ = find_dependence(gather(run.run_url), 3)
@@ -199,6 +205,54 @@ def test_the_page_draws_it_where_it_is_asked_for(product, of_numbers, tmp_path) 
     np.testing.assert_allclose(one.means, partial_dependence(estimator, [feature], places))
     _, stderr = call("report", run.run_url, "-o", page, "--partial-dependence", "-1", code=2)
     assert "expected 0 or more" in stderr
+
+
+def test_what_takes_seconds_is_drawn_unasked(product, density, monkeypatch, tmp_path) -> None:
+    run, _ = product
+    page, facts = tmp_path / "page.html", gather(run.run_url)
+    text = write_report(run.run_url, page).read_text()
+    assert text.count("shares of rows<") == 4
+    (quick, reason), (whole, _) = quick_dependence(facts), find_dependence(facts, 6)
+    assert reason == ""
+    for one, other in zip(quick.columns, whole.columns, strict=True):
+        assert np.array_equal(one.means, other.means)
+    # Of many nodes the first trees alone: the mean over them.
+    monkeypatch.setattr(column_dependence, "_MOST_NODES", 1)
+    (first, _) = quick_dependence(facts)
+    trees = plain_trees(load(run.run_url))
+    column = next(one for one in first.columns if one.column.name == "n")
+    place = load(run.run_url).feature_names_in_.tolist().index("n")
+    X = encoded(run.plan.schema, column.column, column.values)
+    assert np.array_equal(column.means, dependence_of(trees[:1], [place], X))
+    assert "The first 1 of 3 trees count." in write_report(run.run_url, page).read_text()
+    monkeypatch.setattr(dependence_charts, "_QUICK_BYTES", 1000)
+    text = write_report(run.run_url, page).read_text()
+    assert re.search(
+        "There is none: the trees take .* are loaded with --partial-dependence N", text
+    )
+    assert "Partial dependence" not in write_report(density.run_url, page).read_text()
+
+
+def test_rows_that_are_read_unasked_are_few_and_local(classified, monkeypatch) -> None:
+    plan = classified.plan
+    whole = read_some(plan, plan.n_rows, [0])
+    some = read_some(plan, plan.n_rows, [0], is_quick=True)
+    assert whole.are_all
+    assert (len(some.X), some.are_all) == (2000, False)  # 4 of 6 blocks
+    monkeypatch.setattr(column_spread, "is_local", lambda uri: False)
+    assert "with --partial-dependence N" in read_some(plan, 1, [0], is_quick=True).reason
+    assert read_some(plan, 1, [0]).reason == ""
+    monkeypatch.undo()
+    monkeypatch.setattr(column_spread, "_MOST_QUICK_VALUES", 10)
+    assert "so many features" in read_some(plan, 1, [0], is_quick=True).reason
+
+
+def test_a_run_without_its_trees_gives_the_reason(product, tmp_path) -> None:
+    run, _ = product
+    shutil.copytree(run.run_url, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "blobs")
+    text = write_report(tmp_path / "run", tmp_path / "page.html").read_text()
+    assert re.search("There is none: .* is missing", text)
 
 
 def test_a_run_that_has_none_gives_the_reason(kernel, density, tmp_path) -> None:

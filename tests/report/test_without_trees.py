@@ -57,7 +57,7 @@ def test_all_that_is_reported_is_known_without_the_trees(request, name, tmp_path
     [
         ("describe", "--importances"),
         ("describe", "--follow"),
-        ("report",),
+        ("report", "--partial-dependence", "0"),
         ("compare",),
         ("schema",),
     ],
