@@ -42,6 +42,7 @@ from dmondrian.data.source import (
 )
 from dmondrian.data.web import is_web
 from dmondrian.errors import DataError, MissingPackageError, PlanError
+from dmondrian.store.failures import advice_on_answer
 
 LOG = "_delta_log"
 _VERSION = re.compile(r"(?P<table>.+)@v(?P<version>\d+)", re.DOTALL)
@@ -95,7 +96,8 @@ def table_at(item: str) -> tuple[str, int | None] | None:
         try:
             info = filesystem.get_file_info(f"{path}/{LOG}")
         except OSError as error:
-            raise DataError(f"cannot look at {location}: {error}") from error
+            advice = advice_on_answer(str(error), location)
+            raise DataError(f"cannot look at {location}: {error} {advice}".rstrip()) from error
         if info.type == fs.FileType.Directory:
             return location, version
     return None

@@ -37,6 +37,7 @@ from dmondrian.data.proxy import proxy_for
 from dmondrian.data.version import Version, version_of
 from dmondrian.data.web import is_web, open_web, stat_web
 from dmondrian.errors import DataError
+from dmondrian.store.failures import advice_on_answer, no_bucket
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -258,7 +259,8 @@ def _expand(
                 return location, found
             raise NoFilesError(f"no file matches {location}: expected at least one Parquet file")
     except OSError as error:
-        raise DataError(f"cannot list {location}: {error}") from error
+        advice = advice_on_answer(str(error), location)
+        raise DataError(f"cannot list {location}: {error} {advice}".rstrip()) from error
     except UnicodeDecodeError as error:
         raise DataError(
             f"a name in {location} has bytes that are no UTF-8 ({error.object!r}): rename it"
@@ -268,11 +270,21 @@ def _expand(
             # Other programs list the keys of objects as they are, not as parts of a URL.
             with suppress(DataError):
                 return _expand(location.replace("%", "%25"), notes, is_emptied, lost)
+        if filesystem.type_name == "s3" and _is_missing(filesystem, path.partition("/")[0]):
+            raise NoFilesError(no_bucket(location))
     elif link := link_on_the_way(path):
         raise link.error()
     raise NoFilesError(
         f"expected a Parquet file, a folder or a glob, but {location} does not exist"
     )
+
+
+def _is_missing(filesystem: fs.FileSystem, bucket: str) -> bool:
+    """Whether a bucket is not there; one that may not be looked at may be."""
+    try:
+        return bool(filesystem.get_file_info(bucket).type == fs.FileType.NotFound)
+    except OSError:
+        return False
 
 
 def _partition(path: str) -> tuple[tuple[str, str | None], ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from urllib.parse import urlsplit
 
 from obstore.exceptions import AlreadyExistsError, PreconditionError, UnauthenticatedError
 
@@ -46,6 +47,14 @@ def translate(error: BaseException, doing: str, name: str, url: str) -> StoreErr
     if isinstance(error, AlreadyExistsError | PreconditionError):
         return ExistsError(f"{name} exists already in {url}.")
     if isinstance(error, FileNotFoundError):
+        if code_of(str(error)) in _NO_BUCKET:
+            return StoreError(no_bucket(url))
+        if doing == "writing" and "://" in url:
+            return StoreError(
+                f"writing to {url} failed: what answers says that there is no such place (404). "
+                "Check that the bucket is there, and that the endpoint (for S3: AWS_ENDPOINT_URL) "
+                "is an object store's."
+            )
         return NotFoundError(f"There is no object {name} in {url}.")
     if "is a file, not a directory" in str(error):  # of `_backend`
         return StoreError(
@@ -53,8 +62,75 @@ def translate(error: BaseException, doing: str, name: str, url: str) -> StoreErr
             "choose another folder for a new one. (A pickle is read by Python's pickle; an "
             "estimator's `save` makes a folder that this package reads.)"
         )
+    if code_of(str(error)) in _NO_BUCKET:
+        return StoreError(no_bucket(url))
     reason = scrub(_first_lines(str(error)))
     return StoreError(f"{doing} {name} in {url} failed: {reason} {_advice(error, reason, url)}")
+
+
+_NO_BUCKET = ("nosuchbucket", "containernotfound")
+_EXPIRED = ("expiredtoken", "expiredtokenexception", "requestexpired", "tokenrefreshrequired")
+_WRONG_KEYS = (
+    "invalidaccesskeyid",
+    "signaturedoesnotmatch",
+    "invalidtoken",
+    "authenticationfailed",
+)
+_OTHER_REGION = (
+    "permanentredirect",
+    "authorizationheadermalformed",
+    "illegallocationconstraintexception",
+)
+
+
+def code_of(text: str) -> str:
+    """Return the code of an error that an object store answered with, in lower case; "" if none."""
+    found = re.search(r"<Code>(\w+)</Code>", text)
+    return "" if found is None else found[1].lower()
+
+
+def no_bucket(url: str) -> str:
+    """Return that there is no bucket of an address, and what to do."""
+    return (
+        f"There is no bucket {urlsplit(url).netloc} ({url}): create it, or correct its name, the "
+        "endpoint (for S3: AWS_ENDPOINT_URL) or the credentials, if it is another account's."
+    )
+
+
+def advice_on_answer(text: str, url: str) -> str:
+    """Return what to do about an answer of an object store; "" where the text does not say.
+
+    Parameters
+    ----------
+    text : str
+        Of the exception of obstore or PyArrow.
+    url : str
+        Of an object, or of the folder of it.
+    """
+    low, code, bucket = text.lower(), code_of(text), urlsplit(url).netloc
+    if code in _EXPIRED:
+        return "The credentials have expired: renew them in the environment, then run again."
+    if code in _WRONG_KEYS:
+        return (
+            "The store does not know these credentials: check those of the environment (for S3: "
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), and the endpoint."
+        )
+    if code == "requesttimetooskewed":
+        return "This machine's clock is wrong: set it, then run again."
+    if code in _OTHER_REGION or "configured region" in low:
+        named = re.search(r"<Region>([\w-]+)</Region>|located in '([\w-]+)'", text)
+        region = "" if named is None else f" ({named[1] or named[2]})"
+        return f"The bucket {bucket} is in another region{region}: set AWS_REGION to that one."
+    if code == "accessdenied" or "access_denied" in low:
+        return (
+            f"Check the credentials in the environment: they have to allow to list, read, write "
+            f"and delete objects of the bucket {bucket}; to read is enough for data."
+        )
+    if code == "methodnotallowed" or "http status 405" in low:
+        return "Check the endpoint (for S3: AWS_ENDPOINT_URL): what answers is no object store."
+    if "http status 400" in low:  # to HEAD, whose answer has no body that would say why
+        return "Check that the credentials have not expired, and the region (AWS_REGION)."
+    return ""
 
 
 def scrub(text: str) -> str:
@@ -89,6 +165,8 @@ def _advice(error: BaseException, reason: str, url: str) -> str:
         return "Bring its target back, or choose another folder."
     if "not a directory" in low or "is a directory" in low:
         return "A file stands where a folder is needed, or the reverse: choose another folder."
+    if "://" in url and (advice := advice_on_answer(str(error), url)):
+        return advice
     is_refused = re.search(r"\b403\b", low) is not None  # no port 40371
     if isinstance(error, UnauthenticatedError) or is_refused or "credential" in low:
         return "Check the credentials in the environment and what they may do on this bucket."

@@ -86,8 +86,21 @@ class FaultyHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: FaultyServer
 
+    def _is_refused(self) -> bool:
+        """Answer as a store that refuses everything: of the fault "answers STATUS CODE"."""
+        word, _, answer = self.server.fault.partition(" ")
+        if word != "answers":
+            return False
+        status, code = answer.split(" ")
+        headers = {"x-amz-bucket-region": "eu-west-1"} if status == "301" else {}
+        body = f"<Error><Code>{code}</Code><Region>eu-west-1</Region></Error>".encode()
+        self._answer(int(status), body, headers)
+        return True
+
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self._is_refused():
+            return
         server, is_new = self.server, self.path not in self.server.objects
         server.conditions.append(self.headers.get("If-None-Match"))
         if server.fault == "refuses":
@@ -129,7 +142,7 @@ class FaultyHandler(BaseHTTPRequestHandler):
         return True
 
     def do_GET(self) -> None:
-        if self._stumbles():
+        if self._is_refused() or self._stumbles():
             return
         if self.server.fault == "breaks off" and self.server.failures > 0:
             self.server.failures -= 1

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dmondrian.errors import FencedError, StoreError
+from dmondrian.data.lake import list_source
+from dmondrian.data.listing import NoFilesError
+from dmondrian.errors import DataError, FencedError, StoreError
 from dmondrian.store import ExistsError, Store, open_store, parse_address
 from dmondrian.store.failures import translate
 from tests.contracts.store_contract import StoreContract
@@ -54,8 +56,12 @@ class TestS3Store(StoreContract):
         assert store.list() == []
 
     def test_missing_bucket_says_what_to_check(self, store: Store) -> None:
-        with pytest.raises(StoreError, match="bucket"):
-            open_store("s3://no-such-bucket/x").probe()
+        there = open_store("s3://no-such-bucket/x")
+        for action in (there.probe, there.list, lambda: there.get("x")):
+            with pytest.raises(StoreError, match="There is no bucket no-such-bucket"):
+                action()
+        with pytest.raises(NoFilesError, match="There is no bucket no-such-bucket"):
+            list_source("s3://no-such-bucket/rows.parquet")
 
 
 @pytest.fixture
@@ -206,3 +212,33 @@ def test_plain_http_to_another_host_needs_leave(monkeypatch: pytest.MonkeyPatch)
 )
 def test_a_port_is_no_status(reported: str, advice: str) -> None:
     assert f"Check {advice}" in str(translate(OSError(reported), "reading", "x", "s3://b"))
+
+
+@pytest.mark.parametrize(
+    ("faulty", "of_runs", "of_data"),
+    [
+        ("answers 403 AccessDenied", "of the bucket forests", "of the bucket forests"),
+        ("answers 403 InvalidAccessKeyId", "does not know these credentials", "the credentials"),
+        ("answers 400 ExpiredToken", "have expired: renew", "have not expired"),
+        ("answers 403 RequestTimeTooSkewed", "clock is wrong", "the credentials"),
+        ("answers 301 PermanentRedirect", "set AWS_REGION", "another region (eu-west-1)"),
+        ("answers 400 AuthorizationHeaderMalformed", "another region (eu-west-1)", "AWS_REGION"),
+        ("answers 405 MethodNotAllowed", "is no object store", "is no object store"),
+    ],
+    indirect=["faulty"],
+)
+def test_what_a_store_refuses_says_what_to_do(
+    faulty: FaultyServer, of_runs: str, of_data: str
+) -> None:
+    with pytest.raises(StoreError) as caught:
+        open_store(f"s3://{BUCKET}/run").probe()
+    assert of_runs in str(caught.value)
+    with pytest.raises(DataError) as caught_too:
+        list_source(f"s3://{BUCKET}/rows.parquet")
+    assert of_data in str(caught_too.value)
+
+
+@pytest.mark.parametrize("faulty", ["answers 404 NotFound"], indirect=True)
+def test_an_endpoint_that_knows_no_such_place_is_named(faulty: FaultyServer) -> None:
+    with pytest.raises(StoreError, match="the bucket is there, and that the endpoint"):
+        open_store(f"s3://{BUCKET}/run").probe()
