@@ -233,6 +233,7 @@ def _data(run: Run) -> dict[str, Any] | None:
     """Return what a run was trained on; None for a model that was fitted on arrays."""
     from dmondrian.data import stored_plan
     from dmondrian.data.joined_files import label_delay
+    from dmondrian.data.lagged_files import plan_of_data
 
     if run.run_json.get("plan") is None:
         return None
@@ -248,7 +249,7 @@ def _data(run: Run) -> dict[str, Any] | None:
     delay = label_delay(files[-1]) if files else None
     return {
         "rows": plan.n_rows,
-        "files": files,
+        "files": list(dict.fromkeys(plan_of_data(run, plan).table.uris())),
         "shuffle": plan.shuffle,
         "notes": notes,
         "label_delay": None

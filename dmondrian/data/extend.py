@@ -35,6 +35,9 @@ from dmondrian.data.source import Source, SourceFile, is_local, stat_uri
 from dmondrian.data.version import Version
 from dmondrian.errors import DataError, PlanError
 
+GONE = "not among the data any more"
+"""In notes on files that were learned and are gone."""
+
 _STILL_THERE = "although it is still there"
 _NEW_FILES = "files that came since continue the stream"
 
@@ -190,7 +193,7 @@ def _about_learned(
             )
     if gone:
         yield (
-            f"{_of_files(len(gone), n_files)} not among the data any more, the first "
+            f"{_of_files(len(gone), n_files)} {GONE}, the first "
             f"{gone[0]}: their rows were learned, and the run goes on without them"
         )
     if again:

@@ -30,7 +30,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
@@ -60,6 +60,7 @@ from dmondrian.errors import (
     CheckpointError,
     CorruptError,
     DataError,
+    DMondrianError,
     FencedError,
     NotFoundError,
     ParameterError,
@@ -127,6 +128,19 @@ def lags_of_run(run: Run) -> LaggedFiles | None:
     """Return the rows with lags of a run; None of a run without lags."""
     settings, target = run.run_json.get("lags"), run.run_json.get("target")
     return None if settings is None else lagged_files(run.store.url, settings, target)
+
+
+def plan_of_data(run: Run, plan: Plan) -> Plan:
+    """Return where the rows of a run come from: its plan, or that of the data that lags are of.
+
+    That has no columns. It is the plan of the run where the folder of lags cannot be read.
+    """
+    lagged = lags_of_run(run)
+    found = None
+    if lagged is not None:
+        with suppress(DMondrianError):
+            found = lagged.plan_of_data()
+    return plan if found is None else found
 
 
 class LaggedFiles:
@@ -345,6 +359,11 @@ class LaggedFiles:
                 at += sum(map(len, tables))
                 written += sum(map(len, tables))
         return found
+
+    def plan_of_data(self) -> Plan | None:
+        """Return the files of the data whose rows are here, as a plan; None if none are."""
+        names, end = self._written()
+        return self._listing(names, end)
 
     def origin(self, uri: str) -> Origin | None:
         """Return where the rows of a file with lags come from; None if that is not known.

@@ -276,6 +276,7 @@ def follow(
                         opened, plan = prepare_run(
                             estimator, data, target, url, run_options, plan_options,
                             checks_of(held_out, options.alerts), now.files, lags, is_asked,
+                            is_own=joining is not None or batches is not None,
                         )  # fmt: skip
                 except NoRowsError as error:
                     if once:

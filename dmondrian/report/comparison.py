@@ -166,7 +166,7 @@ def _settings(facts: Facts) -> dict[str, Any]:
     """Return keys of a job file that determine the forest, and what it chose for "auto"."""
     tables = job_tables(facts)
     if facts.plan is not None:  # all files, also those that came later
-        files = list(dict.fromkeys(facts.plan.table.uris()))
+        files = facts.files
         tables["data"]["path"] = files[0] if len(files) == 1 else files
     found = {
         f"{table}.{key}": value

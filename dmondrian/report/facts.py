@@ -19,6 +19,7 @@ from dmondrian.checkpoint.raised_alerts import read_alerts
 from dmondrian.checkpoint.stored_trees import model_blobs
 from dmondrian.data import Plan, Schema, stored_plan
 from dmondrian.data.column_importances import importances_of_columns
+from dmondrian.data.lagged_files import plan_of_data
 from dmondrian.distributed.metrics.progressive import Progressive, read_counts
 from dmondrian.errors import CheckpointError, CorruptError, StoreError
 
@@ -35,6 +36,7 @@ class Facts:
     position: int | None = None  # that was picked
     schema: Schema | None = None
     plan: Plan | None = None
+    given: Plan | None = None  # where its rows come from: the plan, or that of the data with lags
     progressive: Progressive | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     n_nodes: int = 0
@@ -53,6 +55,11 @@ class Facts:
     n_alerts: int = 0  # of conditions that hold
     held_out: HeldOutRecord | None = None
     best: int | None = None  # position of the best checkpoint by held-out data
+
+    @property
+    def files(self) -> list[str]:
+        """The files of the data, as they were given; none where the plan is not known."""
+        return [] if self.given is None else list(dict.fromkeys(self.given.table.uris()))
 
     @property
     def is_working(self) -> bool:
@@ -106,6 +113,7 @@ def gather(url: str) -> Facts:
         facts.schema = Schema.from_json(run.run_json["schema"])
     if run.run_json.get("plan") is not None:
         facts.plan = _plan(run)
+        facts.given = None if facts.plan is None else plan_of_data(run, facts.plan)
     there = read_alerts(run.store)
     facts.alerts, facts.n_alerts = there["raised"], len(there["on"])
     facts.held_out = read_record(run.store)

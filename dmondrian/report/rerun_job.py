@@ -13,6 +13,7 @@ import tomli_w
 
 from dmondrian._text.wording import label_as_key
 from dmondrian.data import Block, Plan, Schema
+from dmondrian.data.lag_settings import without_lags
 from dmondrian.report.facts import Facts
 
 _TEXTS = ("string", "large_string", "string_view", "dictionary")  # read as categories anyway
@@ -26,18 +27,21 @@ def job_of(facts: Facts) -> str:
         return ""
     tables = job_tables(facts)
     parts = [_tables(data=tables["data"])]
-    if facts.run_json.get("lags") is not None:
+    if facts.run_json.get("lags") is not None and "lags" not in tables:
         parts.append("# the rows of these files have their lags as columns\n")
     if plan is not None and plan.shuffle and not plan.bands:
         parts.append(
             "# an earlier version shuffled these rows: this one reads them in another order\n"
         )
-    later = [] if plan is None else _files(plan.blocks, _began_with(plan), plan.n_rows)
+    later: list[str] = []
+    if plan is not None and facts.given is not None:
+        later = _files(facts.given.blocks, _began_with(plan), plan.n_rows)
     if later:
         path = "".join(f"# {line}\n" for line in tomli_w.dumps({"path": later}).splitlines())
         parts.append(f"# then the same command with these files appended:\n{path}")
     settings = {"path": f"{facts.url}-again", **tables["run"]}
-    parts += ["\n", _tables(forest=tables["forest"], run=settings)]
+    lags = {"lags": tables["lags"]} if "lags" in tables else {}
+    parts += ["\n", _tables(**lags, forest=tables["forest"], run=settings)]
     return "".join(parts)
 
 
@@ -59,8 +63,14 @@ def job_tables(facts: Facts) -> dict[str, dict[str, Any]]:
         settings["first_tree"] = shards[0][0]
     if run.get("target") is not None and not run.get("progressive", True):
         settings["progressive"] = False
-    data = _data(facts.schema, facts.plan, run.get("target"))
-    return {"data": data, "forest": forest, "run": settings}
+    schema, lags, added = facts.schema, run.get("lags"), {}
+    if lags is not None and facts.given is not facts.plan:
+        schema, added = without_lags(schema, lags), {"lags": lags}
+    data = _data(schema, facts.plan, run.get("target"))
+    if facts.plan is not None and facts.given is not None:
+        files = _files(facts.given.blocks, 0, _began_with(facts.plan))
+        data = {"path": files[0] if len(files) == 1 else files, **data}
+    return {"data": data, **added, "forest": forest, "run": settings}
 
 
 def _given(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,9 +86,6 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
 def _data(schema: Schema, plan: Plan | None, target: str | None) -> dict[str, Any]:
     """Return the keys of ``[data]``: what determines the stream and its encoding."""
     table: dict[str, Any] = {}
-    if plan is not None:
-        files = _files(plan.blocks, 0, _began_with(plan))
-        table["path"] = files[0] if len(files) == 1 else files
     table |= {"target": target, "weight": schema.weight, "time": schema.time}
     if plan is not None:
         table["exclude"] = list(plan.excluded) or None

@@ -93,7 +93,7 @@ def _about(facts: Facts) -> list[tuple[str, str]]:
     if schema is not None:
         width = counted(schema.n_features, "feature")
         columns = f"{counted(len(schema.columns), 'column')} encoded as {width}"
-        files = "" if plan is None else _from_files(plan)
+        files = "" if plan is None else _from_files(plan, facts.files)
         found.append(("data", f"{counted(facts.n_rows, 'row')} of {columns}{files}"))
     names, confusion = _class_names(facts), None
     if facts.progressive is not None:
@@ -138,8 +138,7 @@ def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
 
 
-def _from_files(plan: Any) -> str:
-    files = list(dict.fromkeys(plan.table.uris()))
+def _from_files(plan: Any, files: Sequence[str]) -> str:
     order = f"shuffled by seed {plan.seed}" if plan.shuffle else "in the order of the files"
     named = files[0] if len(files) == 1 else f"{len(files):,} files, {files[0]} first"
     return f", from {named}, {order}"
@@ -447,7 +446,7 @@ def inputs(facts: Facts) -> Markup:
         has_schema=True,
         plan=plan,
         rows="" if plan is None else counted(plan.n_rows, "row"),
-        files=[] if plan is None else list(dict.fromkeys(plan.table.uris())),
+        files=facts.files,
         columns=columns[:_UNFOLDED],
         folded=columns[_UNFOLDED:],
         more=counted(n_more, "more column") if n_more > 0 else "",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -71,7 +73,9 @@ def put(folder: Path, start: int, stop: int, name: str = "data") -> Path:
     return path
 
 
-def test_a_run_with_lags_is_trained_scored_and_described(job: Path, tmp_path: Path) -> None:
+def test_a_run_with_lags_is_trained_scored_and_described(
+    job: Path, tmp_path: Path, shared: str
+) -> None:
     later = put(tmp_path, 600, N, "later")
     words = ["--set", f"score.path={later}", "--set", f"score.out={tmp_path / 'scores'}"]
     stdout, stderr = call("train", job, *words)
@@ -100,6 +104,16 @@ def test_a_run_with_lags_is_trained_scored_and_described(job: Path, tmp_path: Pa
     page = (tmp_path / "page.html").read_text()
     assert "lag_1(price)" in page
     assert page.count("last label of the same key") > 6  # tiles, charts and the table
+    named = str(tmp_path / "data" / "0000.parquet")
+    assert f"from {named}, in the order of the files" in page
+    assert "/_lags/" not in page
+    assert facts["data"]["files"] == [named]
+    # The job that the page gives trains the same forest from these files.
+    text = html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)[1])
+    again = tmp_path / "again.toml"
+    again.write_text(text)
+    call("train", again, "--set", f"cluster.scheduler={shared}")
+    assert manifests(tmp_path / "run-again")[-1]["shards"] == manifests(run)[-1]["shards"]
     put(tmp_path, 600, N)
     assert "300 rows learned" in call("follow", job, "--once")[0]
     assert manifests(run)[-1]["position"] == N

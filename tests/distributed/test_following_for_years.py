@@ -15,6 +15,7 @@ from distributed import Client
 
 from dmondrian.checkpoint import Run, attempt_notes, kept_shares, lease, stream
 from dmondrian.data import joined_files
+from dmondrian.data.extend import GONE
 from dmondrian.distributed import TrainedRun, follow, grow, score, train
 from dmondrian.errors import DataError
 from dmondrian.store import open_store
@@ -174,8 +175,9 @@ def test_a_process_that_is_killed_at_any_object_of_a_look_loses_and_leaves_nothi
 
 @KILLED
 def test_with_late_labels_a_process_that_is_killed_at_any_object_learns_each_row_once(
-    client: Client, tmp_path: Path, looks: int
+    client: Client, tmp_path: Path, looks: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "dmondrian")
     rows, labels, joined = (tmp_path / name for name in ("rows", "labels", "joined"))
     for folder in (rows, labels):
         folder.mkdir()
@@ -221,3 +223,6 @@ def test_with_late_labels_a_process_that_is_killed_at_any_object_learns_each_row
         expected = train(made, straight, run=straight / "run", exclude=["id"], **given)
     assert digests(found) == digests(expected)
     assert found.metrics == expected.metrics
+    # Joined files are deleted once they are learned, which is no news.
+    assert not any(GONE in text for text in caplog.messages)
+    assert Run.open(tmp_path / "run").stream.notes() == []

@@ -18,6 +18,7 @@ from dmondrian._text.wording import NOTED
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, as_asked, asks_the_same, extend_plan, make_plan
+from dmondrian.data.extend import GONE
 from dmondrian.data.lag_settings import checked_lags, in_words
 from dmondrian.data.lagged_files import lagged_files
 from dmondrian.distributed.training.job_difference import job_differences
@@ -57,6 +58,7 @@ def prepare_run(
     among: Collection[str] | None = None,
     lags: Mapping[str, Any] | None = None,
     is_asked_to_end: Callable[[], bool] = bool,
+    is_own: bool = False,
 ) -> tuple[Run, Plan]:
     """Create a job's run folder, or open the existing one.
 
@@ -82,6 +84,9 @@ def prepare_run(
         and are the stream.
     is_asked_to_end : callable
         Called while these are written.
+    is_own : bool
+        Whether this package wrote the files of `data`, as it does those with lags, and deletes them
+        when they are learned: that they are gone is no news.
 
     Returns
     -------
@@ -145,6 +150,9 @@ def prepare_run(
     began = weighted(began, estimator)
     plan = weighted(plan, estimator) if stored is None else plan
     estimator._check_time(plan.schema.time, plan.schema.time_kind)
+    if is_own or asked is not None:
+        news = tuple(note for note in plan.about_learned if GONE not in note)
+        plan = replace(plan, about_learned=news).with_digest_of(plan)
     for note in (*plan.notes, *plan.about_learned):
         _log.info(note, extra=NOTED)
     if on_plan is not None:
