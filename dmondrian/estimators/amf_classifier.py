@@ -116,7 +116,8 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     categorical_features : "from_dtype", array-like of names or places, or None, default=None
         Columns of frames that are categories: pandas' ``CategoricalDtype`` or polars' ``Enum``, all
         of them or those named. Trees see a feature for each category of the type and one for all
-        others, 0 or 1 / K, as in a job; each frame that is learned has the same categories.
+        others, 0 or 1 / K, as in a job; each frame that is learned has the same categories. Of
+        polars' ``Categorical``, whose type lists none, they are the values in the first rows.
     class_weight : dict of label to weight, "balanced" or None, default=None
         What weights of rows are multiplied by, for their label; 1 for labels that are not named.
         "balanced" gives all classes the same weight, by the rows of ``fit``: n / (K n_k);

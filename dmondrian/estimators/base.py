@@ -484,7 +484,8 @@ class BaseForest(BaseEstimator):
             if is_of_text and hasattr(data[0], "columns"):
                 raise ParameterError(
                     f"a column of X has texts ({error}): make it pandas' CategoricalDtype or "
-                    "polars' Enum and set categorical_features='from_dtype', or leave it out"
+                    "polars' Enum or Categorical and set categorical_features='from_dtype', or "
+                    "leave it out"
                 ) from None
             raise
 

@@ -39,6 +39,9 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
     The density of one tree is normalised exactly; that of a forest by draws, with a known
     standard error.
 
+    Missing values and categories are refused: what would stand for them are features of 0 and 1
+    alone, which have no density, and rows that :meth:`sample` draws would lie between.
+
     Parameters
     ----------
     n_estimators : int, default=10

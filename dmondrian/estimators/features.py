@@ -17,6 +17,7 @@ from dmondrian.ensemble.settings.kernel_settings import Joint
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
 from dmondrian.estimators._sklearn_private import Interval, StrOptions, fit_context, num_samples
+from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.kernel import MondrianPartitions
 from dmondrian.estimators.one_state import in_one_state
 from dmondrian.joint_fit.cell_columns import columns_of
@@ -56,6 +57,8 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
         are keyed by the row, which has the same features each time.
     clip : bool, default=False
         On the cube, move rows that lie outside to its surface; else they are refused.
+    missing_values, categorical_features
+        As in :class:`dmondrian.MondrianKernelClassifier`; partitions are of the encoded rows.
     random_state : int, RandomState or None, default=None
     n_jobs : int or None, default=None
         Threads over trees.
@@ -88,6 +91,8 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MondrianPartitions._parameter_constraints,
+        "missing_values": BaseForest._parameter_constraints["missing_values"],
+        "categorical_features": BaseForest._parameter_constraints["categorical_features"],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "unseen": [StrOptions({"nearest", "extend"})],
     }
@@ -100,6 +105,8 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
         domain: Literal["range", "cube"] = "range",
         unseen: Literal["nearest", "extend"] = "nearest",
         clip: bool = False,
+        missing_values: Literal["error", "encode"] = "error",
+        categorical_features: ArrayLike | Literal["from_dtype"] | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -108,6 +115,8 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
         self.domain = domain
         self.unseen = unseen
         self.clip = clip
+        self.missing_values = missing_values
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 

@@ -2,7 +2,8 @@
 
 Relies on the encoding of jobs, :mod:`dmondrian.data.encode`. Promises the same features for the
 same values whatever rows came before: levels are the categories of a column's type, which every
-frame that is learned has to have.
+frame that is learned has to have. A type that lists none, polars' Categorical, has those that are
+met in the first rows, as in a job; later ones are other levels.
 
 Shapes: n rows, d columns as they are given.
 """
@@ -22,6 +23,7 @@ from dmondrian.data.schema import NULL_LEVEL, Column
 from dmondrian.errors import DataError, ParameterError
 
 FROM_DTYPE = "from_dtype"
+_OPEN = "Categorical"  # polars', whose type lists no categories
 _MANY = 8  # values, none of which is known: a few may be new ones
 
 Columns = tuple[Column | None, ...]
@@ -58,14 +60,17 @@ def columns_of(frame: Any, given: Any, has_nulls: bool) -> Columns | None:
         return None
     found: list[Column | None] = []
     for place, (name, kind) in enumerate(zip(names, list(frame.dtypes), strict=True)):
+        is_asked = wanted is None or place in wanted
         levels = _levels_of(name, kind)
-        is_open = type(kind).__name__ == "Categorical"  # polars'
-        if levels is None and (is_open if wanted is None else place in wanted):
+        if is_asked and type(kind).__name__ == _OPEN:
+            levels = frame[name].drop_nulls().unique().cast(str).to_list()
+        if levels is None and wanted is not None and place in wanted:
             raise ParameterError(
                 f"the column {name!r} is not of categories, its type is {kind}: make it pandas' "
-                "CategoricalDtype or polars' Enum with all categories that may come"
+                "CategoricalDtype or polars' Enum with all categories that may come, or polars' "
+                "Categorical"
             )
-        is_category = levels is not None and (wanted is None or place in wanted)
+        is_category = levels is not None and is_asked
         found.append(
             category(name, str(kind).partition("(")[0], levels or [], has_nulls)
             if is_category
@@ -89,6 +94,8 @@ def check_same(frame: Any, columns: Columns) -> None:
     kinds = dict(zip(_names(frame) or [], getattr(frame, "dtypes", ()), strict=False))
     for column in filter(None, columns):
         kind = kinds.get(column.name)
+        if column.type == _OPEN and type(kind).__name__ == _OPEN:
+            continue
         levels = None if kind is None else _levels_of(column.name, kind)
         if column.name in kinds and (levels is None or sorted(levels) != list(column.levels)):
             came = "none" if levels is None else f"{levels[:8]}"

@@ -82,7 +82,8 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
     categorical_features : "from_dtype", array-like of names or places, or None, default=None
         Columns of frames that are categories: pandas' ``CategoricalDtype`` or polars' ``Enum``, all
         of them or those named. Trees see a feature for each category of the type and one for all
-        others, 0 or 1 / K, as in a job; each frame that is learned has the same categories.
+        others, 0 or 1 / K, as in a job; each frame that is learned has the same categories. Of
+        polars' ``Categorical``, whose type lists none, they are the values in the first rows.
     random_state : int, RandomState or None, default=None
     n_jobs : int or None, default=None
         Threads over trees.

@@ -22,6 +22,7 @@ from dmondrian import (
     DataError,
     GeneralizedMondrianForestClassifier,
     GeneralizedMondrianForestRegressor,
+    MondrianFeatures,
     MondrianForestClassifier,
     MondrianForestRegressor,
     MondrianKernelClassifier,
@@ -281,6 +282,31 @@ def test_stored_categories_are_checked(tmp_path: Path) -> None:
     dmondrian.load(tmp_path / "m")
 
 
+def test_levels_of_open_categories_are_those_of_the_first_rows(tmp_path: Path) -> None:
+    frame = as_polars(FRAME).with_columns(pl.col("town").cast(pl.String).cast(pl.Categorical))
+    model = AMFClassifier(**ON).fit(frame[:200], LABELS[:200])
+    town = model._columns[1]
+    assert list(town.levels) == sorted(set(TOWNS[:200]))
+    enum = frame.with_columns(pl.col("town").cast(pl.String).cast(pl.Enum(town.levels)))
+    beside = AMFClassifier(**ON).fit(enum[:200], LABELS[:200])
+    known = beside.predict_proba(enum)
+    assert np.array_equal(model.predict_proba(frame), known)
+    # Others that come later are other levels, also those that are learned.
+    new = frame.with_columns(pl.lit("Enns").cast(pl.Categorical).alias("town"))
+    with pytest.warns(UserWarning, match="none of"):
+        model.partial_fit(new[200:], LABELS[200:])
+    assert list(model._columns[1].levels) == list(town.levels)
+    model.save(tmp_path / "m")
+    assert np.array_equal(
+        dmondrian.load(tmp_path / "m").predict_proba(frame), model.predict_proba(frame)
+    )
+    features = MondrianFeatures(5, categorical_features="from_dtype", random_state=0).fit(FRAME)
+    assert np.array_equal(
+        features.transform(as_polars(FRAME)).toarray(),
+        MondrianFeatures(5, random_state=0).fit(by_hand(FRAME)).transform(by_hand(FRAME)).toarray(),
+    )
+
+
 @pytest.mark.parametrize(
     ("frame", "given", "message"),
     [
@@ -307,7 +333,11 @@ def test_stored_categories_are_checked(tmp_path: Path) -> None:
         (FRAME.set_axis([0, 1, 2, 3], axis=1), "from_dtype", "a name of its own"),
         (FRAME.assign(town=TOWNS), "from_dtype", "could not convert"),
         (as_polars(FRAME).with_columns(pl.col("town").cast(pl.String)), ["town"], "not of categ"),
-        (as_polars(FRAME).with_columns(pl.col("town").cast(pl.Categorical)), "from_dtype", "Enum"),
+        (
+            as_polars(FRAME).with_columns(pl.col("town").cast(pl.String)),
+            "from_dtype",
+            "Categorical",
+        ),
     ],
 )
 def test_what_is_no_category_is_refused(frame: Any, given: Any, message: str) -> None:

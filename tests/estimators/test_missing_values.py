@@ -321,8 +321,19 @@ def test_by_default_they_are_refused() -> None:
         MondrianDensity().fit(X)
     with pytest.raises(ValueError, match="missing_values"):
         AMFClassifier(missing_values="ignore").fit(X, LABELS)
-    assert "missing_values" not in {**MondrianDensity().get_params(),
-                                    **MondrianFeatures().get_params()}  # fmt: skip
+    assert "missing_values" not in MondrianDensity().get_params()
+    with pytest.raises(ParameterError, match=r"NaN.*: missing_values='encode' learns"):
+        MondrianFeatures().fit(X)
+
+
+def test_features_are_those_of_rows_encoded_by_hand(tmp_path: Path) -> None:
+    model = MondrianFeatures(5, missing_values="encode", random_state=0).partial_fit(X[:100])
+    model.partial_fit(X[100:])
+    plain = MondrianFeatures(5, random_state=0).fit(by_hand(X))
+    wanted = plain.transform(by_hand(NEW)).toarray()
+    assert np.array_equal(model.transform(NEW).toarray(), wanted)
+    model.save(tmp_path / "m")
+    assert np.array_equal(dmondrian.load(tmp_path / "m").transform(NEW).toarray(), wanted)
 
 
 def test_it_is_fixed_from_the_first_row_on() -> None:
