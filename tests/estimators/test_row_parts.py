@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+import tracemalloc
 import warnings
 from typing import Any
 
@@ -19,6 +20,7 @@ from dmondrian import (
     MondrianDensity,
     MondrianFeatures,
     MondrianForestClassifier,
+    MondrianForestRegressor,
     MondrianKernelClassifier,
     MondrianKernelRegressor,
     OnlineRandomForestClassifier,
@@ -123,6 +125,27 @@ def test_sparse_rows_that_no_array_can_hold_are_learned_and_refused_where_all_ar
     with pytest.raises(ParameterError, match=r"700 sparse rows of 6 columns take .*fewer rows"):
         forest.weighted_depth(rows)
     assert forest.weighted_depth(rows[:-1]).shape == (N - 1,)
+
+
+def test_sparse_rows_take_little_memory_however_many_they_are() -> None:
+    n, d = 1_000_000, 100
+    random = np.random.default_rng(0)
+    entries = random.random(n, dtype=np.float32), random.integers(0, d, n), np.arange(n + 1)
+    many = sparse.csr_matrix(entries, shape=(n, d))
+    y = random.random(n)
+    forest = MondrianForestRegressor(1, lifetime=0.2, random_state=0).fit(many[:100], y[:100])
+    forest.predict(many[:100])
+    tracemalloc.start()  # counts arrays
+    try:
+        forest.fit(many, y)
+        assert tracemalloc.get_traced_memory()[1] < 4 * row_parts.PART_BYTES
+        tracemalloc.reset_peak()
+        forest.predict(many)
+        assert tracemalloc.get_traced_memory()[1] < 4 * row_parts.PART_BYTES
+    finally:
+        tracemalloc.stop()
+    assert forest.forest_.total_weight == n
+    assert 4 * n * d > 5 * 4 * row_parts.PART_BYTES
 
 
 def test_sparse_rows_are_refused_as_dense_ones_are() -> None:
