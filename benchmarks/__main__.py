@@ -56,6 +56,7 @@ RUNS = (
         "--streams classes labels wide adult --max-rows 11000 --trees 1 --at-hand 16"),
     Run("shapes", "", "--max-rows 300 --repeats 1", takes_data=False),
     Run("startup", "", None, takes_data=False, takes_peers=True),
+    Run("report_pages", "", "--max-rows 600", takes_peers=True),
     Run("first_screen", "", None, takes_data=False),
     Run("footprint", "", None, takes_data=False),
     Run("small_files", "", "--files 20 --kernel-files 0 --trees 2", takes_data=False),

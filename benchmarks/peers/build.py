@@ -46,6 +46,8 @@ RECIPES: dict[str, list[list[str]]] = {
     "river": [["river==0.26.1"]],
     CAPYMOA: [["capymoa==0.15.1"]],
     "lightgbm": [["lightgbm==4.6.0", "scikit-learn<1.8"]],
+    "ydf": [["ydf==0.16.1", "pandas<3", "pyarrow"]],
+    "evidently": [["evidently==0.7.23", "pandas<3", "pyarrow"]],
     GARDEN: [
         ["setuptools==57.5.0", "wheel", "cython==0.29.37", "numpy==1.19.5"],
         ["numpy==1.19.5", "scipy==1.5.4", "scikit-learn==0.22.2.post1", "six"],
@@ -58,6 +60,8 @@ PROOFS = {
     "river": "from river import forest; forest.AMFClassifier()",
     CAPYMOA: "from capymoa.classifier import StreamingRandomPatches",
     "lightgbm": "import lightgbm; lightgbm.LGBMClassifier()",
+    "ydf": "import ydf",
+    "evidently": "from evidently.presets import ClassificationPreset",
     GARDEN: "import skgarden; skgarden.MondrianForestClassifier().partial_fit([[0], [1]], [0, 1])",
 }
 

@@ -51,7 +51,7 @@ def translate(error: BaseException, doing: str, name: str, url: str) -> StoreErr
             return StoreError(no_bucket(url))
         if doing == "writing" and "://" in url:
             return StoreError(
-                f"writing to {url} failed: what answers says that there is no such place (404). "
+                f"writing to {url} failed: the server answers that there is no such place (404). "
                 "Check that the bucket is there, and that the endpoint (for S3: AWS_ENDPOINT_URL) "
                 "is an object store's."
             )

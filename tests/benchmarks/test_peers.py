@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import report_pages
 from benchmarks.peers import build
 from benchmarks.peers.runner import ENVIRONMENTS, WORKER, interpreter
 from benchmarks.peers.worker import PEERS
@@ -121,7 +122,9 @@ def test_a_fresh_run_forgets_what_it_measures_again(
 
 def test_each_peer_has_a_worker_and_where_needed_an_environment_that_can_be_built() -> None:
     assert set(MODELS.values()) | set(ENVIRONMENTS) <= set(PEERS)
-    assert set(ENVIRONMENTS.values()) == set(build.RECIPES) == set(build.PROOFS)
+    of_reports = {environment for environment, _ in report_pages.PEERS.values()}
+    assert {*ENVIRONMENTS.values(), *of_reports} == set(build.RECIPES) == set(build.PROOFS)
+    assert not of_reports & set(ENVIRONMENTS.values())
     assert interpreter("scikit_garden", None) is None
 
 
