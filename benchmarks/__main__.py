@@ -48,6 +48,8 @@ RUNS = (
         " --learners 'AMF plain 10' 'AMF follow 4' 'river HAT' 'last label'", takes_peers=True),
     Run("drift.numbers", "", "--streams Friedman --max-rows 300"
         " --learners 'AMF plain 10' 'AMF follow 4' 'last label'", takes_peers=True),
+    Run("drift.later", "", "--streams hyperplane --max-rows 300"
+        " --learners AMF 'AMF follow, delay as advised'"),
     Run("scoring", "--max-rows 100000",
         "--set adult --max-rows 600 --trees 2 --copies 1 --repeats 1"),
     Run("serving", "--connections 1 32", "--rows 300 --seconds 0.2 --repeats 1 --connections 2"

@@ -21,9 +21,30 @@ MOST_LATE = 0.01
 """Share of rows that may come late before one is warned of it."""
 
 
+LONGEST_ADVISED = 1024
+"""Delay that is advised at most: a longer one makes no later file cheaper, as weights that few
+blocks taught are hardly better than none (`benchmarks/drift/later.py`)."""
+
+
 def longest_delay(n_rows: int) -> int:
     """Return the longest delay that is of use where trees learn from ``n_rows``."""
     return max(1, n_rows // SHARE)
+
+
+def delay_for_later(n_trained: int, n_later: int | None = None) -> int:
+    """Return the delay, in rows, to train with for a file that is scored later.
+
+    Of ``n_trained`` rows few wait for a block that is not full.
+
+    Parameters
+    ----------
+    n_trained : int
+    n_later : int, optional
+        Rows of the file, >= 1, where they are known.
+    """
+    longest = min(longest_delay(n_trained), LONGEST_ADVISED, n_later or LONGEST_ADVISED)
+    few = longest // 32
+    return min(range(longest, longest // 2, -1), key=lambda delay: max(n_trained % delay, few))
 
 
 def waiting_in_words(rows: Mapping[str, int]) -> str:

@@ -8,9 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dmondrian import AMFClassifier, AMFRegressor, load
-from dmondrian.drift.waiting_rows import longest_delay, waiting_in_words
+from dmondrian.drift.waiting_rows import (
+    LONGEST_ADVISED,
+    delay_for_later,
+    longest_delay,
+    waiting_in_words,
+)
 from dmondrian.errors import ParameterError
 
 X = np.random.default_rng(0).random((40, 2))
@@ -53,3 +60,20 @@ def test_counts_and_words() -> None:
         "64 rows learned by trees, 1 waits for its label"
     )
     assert [longest_delay(n) for n in (0, 3, 4, 4003)] == [1, 1, 1, 1000]
+
+
+@given(n_trained=st.integers(0, 10**7), n_later=st.none() | st.integers(1, 10**7))
+def test_the_delay_that_is_advised_leaves_few_rows_that_wait(
+    n_trained: int, n_later: int | None
+) -> None:
+    delay = delay_for_later(n_trained, n_later)
+    longest = min(longest_delay(n_trained), LONGEST_ADVISED, n_later or LONGEST_ADVISED)
+    assert longest // 2 < delay <= longest
+    fewest = min(n_trained % one for one in range(longest // 2 + 1, longest + 1))
+    assert n_trained % delay <= max(fewest, longest // 32)
+
+
+def test_it_is_the_rows_of_the_file_where_these_are_few() -> None:
+    assert delay_for_later(60_000, 12) == 12
+    assert delay_for_later(3) == 1
+    assert delay_for_later(21_000) == 1000

@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 
 from dmondrian._text.wording import counted
-from dmondrian.drift.waiting_rows import SHARE, longest_delay
-from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY
+from dmondrian.drift.waiting_rows import LONGEST_ADVISED, SHARE, delay_for_later
 from dmondrian.ensemble.settings.parameters import ForestParameters
 
 _log = logging.getLogger("dmondrian")
@@ -36,14 +35,12 @@ def warn_of_delay(
     period, delay = parameters.drift.period, delay or parameters.drift.delay
     if n_rows <= _CLEARLY * delay:
         return
-    better = min(n_rows, LARGEST_DELAY, longest_delay(n_trained))
+    better = delay_for_later(n_trained, n_rows)
     advice = f"with delay = {better}, or without drift"
-    if better < min(n_rows, LARGEST_DELAY):
-        advice += (
-            f" (a longer delay would leave its {n_trained:,} rows in fewer than {SHARE} blocks)"
-        )
     if better <= delay:
-        advice = f"on more than its {n_trained:,} rows, for a longer delay, or without drift"
+        advice = "without drift"
+        if n_trained < SHARE * LONGEST_ADVISED:
+            advice = f"on more than its {n_trained:,} rows, for a longer delay, or without drift"
     known = "at once" if delay == 1 else f"{delay:,} rows later"
     if period is not None:
         known = f"{period} later, which was {counted(delay, 'row')} at last"
