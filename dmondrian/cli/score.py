@@ -110,11 +110,14 @@ def remarks_on(
     """Yield what a person should know of a run's metrics: that a stream drifts, say."""
     from dmondrian.distributed.metrics.drift_test import drift_advice
     from dmondrian.distributed.metrics.progressive import WORSE
+    from dmondrian.drift.waiting_rows import known_at_once
 
     if metrics.get("r2", 0.0) < 0.0:
         yield WORSE
     if text := metrics.get("drift", {}).get("text"):
         yield text + drift_advice(algorithm, is_following)
+    if is_following and metrics["delay"] == 1:
+        yield known_at_once(metrics["rows"])
 
 
 def metrics_table(metrics: Mapping[str, Any], indent: str = "") -> str:

@@ -73,6 +73,16 @@ def nothing_learned(n_waiting: int, drift: DriftSettings) -> str:
     )
 
 
+def known_at_once(n_trained: int) -> str:
+    """Return what metrics of labels that are known at once leave out, and what to do."""
+    return (
+        "each of these forecasts knew the label of the row before: rows of a file that is scored "
+        "before its labels are known are forecast worse, maybe worse than without drift; for such "
+        f"files train with [forest] delay = {delay_for_later(n_trained)}, and the metrics are of "
+        "such forecasts"
+    )
+
+
 def late_in_words(n_late: int, n_rows: int) -> str | None:
     """Return, as a sentence of a warning, that rows do not come by time; None where they do."""
     if n_late <= MOST_LATE * n_rows:

@@ -23,6 +23,7 @@ from dmondrian.distributed.metrics.curve import NAMES, band_of, points_by_window
 from dmondrian.distributed.metrics.drift_test import FALSE_ALARMS, drift_advice
 from dmondrian.distributed.metrics.progressive import WORSE
 from dmondrian.distributed.metrics.windows import HALF_LIFE
+from dmondrian.drift.waiting_rows import known_at_once
 from dmondrian.ensemble.settings.stored_parameters import mixes_boosted_sets
 from dmondrian.report.charts import Line, area_chart, bar_chart, line_chart, matrix_chart
 from dmondrian.report.facts import Facts
@@ -182,7 +183,7 @@ def learning(facts: Facts) -> Markup:
     """Draw the learning curve, so far and by window, and show metrics beside baselines."""
     if _is_density(facts):
         return Markup()
-    progressive, figures, worse, drift = facts.progressive, [], "", ""
+    progressive, figures, worse, drift, ahead = facts.progressive, [], "", "", ""
     head: list[str] = []
     rows: list[tuple[str, ...]] = []
     if progressive is not None and progressive.curve:
@@ -195,12 +196,15 @@ def learning(facts: Facts) -> Markup:
         worse = WORSE if report.get("r2", 0.0) < 0.0 else ""
         head, rows = _metrics_table(report)
         drift = _drift(facts, report)
+        if _is_following(facts) and report["delay"] == 1:
+            ahead = known_at_once(report["rows"])
     return render(
         "learning.html",
         has_checkpoint=facts.manifest is not None,
         figures=figures,
         how="" if progressive is None else progressive.in_words,
         delay="" if progressive is None else progressive.delay_in_words,
+        ahead=ahead,
         worse=worse,
         drift=drift,
         false_alarms=f"{FALSE_ALARMS:.0%}",
@@ -213,9 +217,13 @@ def learning(facts: Facts) -> Markup:
 def _drift(facts: Facts, report: dict[str, Any]) -> str:
     """Return that the stream drifts, and what to do; "" if it does not."""
     text = report.get("drift", {}).get("text", "")
-    run = facts.run_json
-    is_following = (run.get("estimator") or {}).get("drift") is not None
-    return text + drift_advice(run.get("algorithm"), is_following) if text else ""
+    algorithm = facts.run_json.get("algorithm")
+    return text + drift_advice(algorithm, _is_following(facts)) if text else ""
+
+
+def _is_following(facts: Facts) -> bool:
+    """Return whether the run's forest follows the stream."""
+    return (facts.run_json.get("estimator") or {}).get("drift") is not None
 
 
 def _metrics_table(report: dict[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:

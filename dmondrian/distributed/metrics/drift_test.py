@@ -172,7 +172,10 @@ def drift_advice(algorithm: str | None, is_following: bool) -> str:
     """Return what to do about a drift, behind its description; "" if nothing can be done."""
     if is_following or algorithm not in FOLLOWING:
         return ""
-    return '; a forest with drift="follow" forgets what does not hold any more'
+    return (
+        '; a forest with drift="follow" forgets what does not hold any more; give it a delay where '
+        "rows are scored before the labels of those before them are known"
+    )
 
 
 def _level_of(length: int, number: int) -> float:

@@ -71,8 +71,10 @@ def test_a_run_records_what_an_estimator_has_at_the_same_rows(
     assert "How far back the forest looks" in page
     assert f"so far, {words}" in page
     assert ("boosted sets" in page) is is_boosted
-    text, _ = call("describe", tmp_path / "run1")
+    text, remarks = call("describe", tmp_path / "run1")
     assert f"{words}):" in text
+    advice = "for such files train with [forest] delay = 576, and the metrics"
+    assert (advice in page) is (advice in remarks) is (delay == 1)
     share = ages[-1]["shares"][-1]
     assert (f"{share:.0%} after 2,304 rows, of weights" in text) is is_boosted
     assert ("last label known" in text) is (delay > 1)
