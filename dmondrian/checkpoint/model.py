@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # Rows learned; in a run folder this is the manifest's position, so it is not stored twice.
 ROWS_KEY = "n_seen"
 CALIBRATION, GUARD = "calibration", "guard"  # entries of a manifest's metrics
+COMPLETE = "is_complete"  # another: whoever asks a forest that follows knows all of its labels
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,11 @@ def save_model(
     data = encode_forest(*forest.stored())
     # run.json has no settings that the rows chose: it is that of earlier and later saves too.
     summary = replace(Summary.of(forest), parameters=forest.parameters.to_json())
-    metrics = {} if forest.calibration is None else {CALIBRATION: forest.calibration.to_json()}
+    metrics: dict[str, Any] = {}
+    if forest.calibration is not None:
+        metrics[CALIBRATION] = forest.calibration.to_json()
+    if getattr(forest, "is_complete", False):
+        metrics[COMPLETE] = True
     run = Run.create(path, content)
     # Rows of huge weights count as at most the largest position; the forest stores their weight.
     position = min(int(model_json.get(ROWS_KEY, 0)), LARGEST_POSITION)
@@ -146,6 +151,10 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
 
         members: Any = forest
         forest = DriftForest.of(members, manifest.metrics[GUARD])
+        forest.is_complete = True
+    elif forest.parameters.follows_stream:
+        follower: Any = forest
+        follower.is_complete = manifest.metrics.get(COMPLETE) is True
     return forest, model_json, manifest
 
 

@@ -79,14 +79,20 @@ class DriftForest(Members):
     def predict_mixture(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> np.ndarray:
         """Return the outputs, float64 [n, k], of rows X float32 [n, d].
 
-        Rows that wait for their block are not known yet.
+        Rows that wait for their block are not known yet, unless the forest ``is_complete``.
 
         Raises
         ------
         ParameterError
             If no row was learned.
         """
-        return self.guard.mix(self.share(X, n_threads))
+        asked = self.asked(n_threads)
+        return asked.guard.mix(asked.share(X, n_threads))
+
+    def learn_waiting(self, n_threads: int = 1) -> None:
+        """Let trees and guard learn the rows that wait; see :class:`Members`."""
+        super().learn_waiting(n_threads)
+        self.guard.learn_waiting()
 
     def age_shares(self) -> np.ndarray:
         """Return the share of each age in the forecasts, float64 [G], sum 1.

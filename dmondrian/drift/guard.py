@@ -174,6 +174,14 @@ class Guard:
                 self._mixer = fresh
             self._mixer.go_on_as(fresh)
 
+    def learn_waiting(self) -> None:
+        """Mix by the weights that know the rows that wait, where trees have learned others.
+
+        Amid a block this is for a guard that learns no more.
+        """
+        if self.rows_so_far["learned"]:
+            self._mixer.end_block()
+
     def age_shares(self, of_members: np.ndarray) -> np.ndarray:
         """Return the share of each age in the forecasts, float64 [G], sum 1.
 

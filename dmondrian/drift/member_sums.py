@@ -18,10 +18,16 @@ from dmondrian.ensemble.sums.prediction_sums import Sums, begun
 
 
 class MemberSums:
-    """Members that predict for the guard of their forest, which others hold."""
+    """Members that predict for the guard of their forest, which others hold.
+
+    Members of a part of a run, which have no guard, are asked alone, and know all labels from now
+    on: those that wait are learned.
+    """
 
     def __init__(self, members: Members) -> None:
         self._members = members
+        if members.guard is None:
+            members.learn_waiting()
 
     def check_domain(self, X: np.ndarray, names: Sequence[str] | None = None) -> None:
         """Refuse no row: trees split the range of their rows."""
@@ -51,7 +57,8 @@ class MemberSums:
         labels : bool
             Not asked for: the guard knows the variance of labels.
         """
-        found = self._members.share_each(X, n_threads)
+        members = self._members.asked(n_threads)
+        found = members.share_each(X, n_threads)
         shape, is_new = found.of_members.shape[1:], onto is None
         total = begun(onto and onto.total, shape, is_new)
         square = begun(onto and onto.square, shape, is_new) if spread else None
@@ -62,7 +69,7 @@ class MemberSums:
         far = None
         if distance:
             none = Sums(np.zeros(shape), None, onto and onto.distance, 0)
-            far = self._members.predictor.predict_sums(
+            far = members.predictor.predict_sums(
                 X, n_threads, distance=True, onto=None if is_new else none
             ).distance
         shares = found.shares if onto is None else added([dict(onto.shares or {}), found.shares])

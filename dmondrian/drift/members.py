@@ -7,8 +7,9 @@ nothing: a shard of a run holds some members, and is this class.
 
 Labels come ``delay`` rows at a time: the rows of a block [i delay, (i + 1) delay) are forecast in
 the state before it, weights of mixtures included, as they come, and learned after its last row.
-Until then they wait. In place of trees younger than ``delay`` the permanent one is mixed. Where the
-delay is a time, blocks are of that time, and end when a row of a later one comes
+Until then they wait; who asks when all labels are known, as of a run or after ``fit``, is answered
+by a copy that has learned them. In place of trees younger than ``delay`` the permanent one is
+mixed. Where the delay is a time, blocks are of that time, and end when a row of a later one comes
 (:mod:`dmondrian.drift.label_blocks`).
 
 Relies on :class:`dmondrian.forest.forest.Forest`. Promises that the state is a pure function of
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -86,6 +87,8 @@ class Members(Forest):
         Of a whole forest.
     boosted : BoostedStream or None
         Boosted sets that all members mix, where the forest has such.
+    is_complete : bool
+        Whether whoever asks knows the labels of all rows that came, as of a run or of ``fit``.
     ages_noted : dict of int to float64 [T, G]
         By the number of rows learned at marks of the last call, exponents of each member's inputs.
     """
@@ -113,10 +116,12 @@ class Members(Forest):
             BoostedStream(d, parameters.n_classes, parameters.seed) if has_boosted else None
         )
         self.ages_noted: dict[int, np.ndarray] = {}
+        self.is_complete = False
+        self._asked: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be copied and pickled as the state."""
-        return type(self).from_state, self.state()
+        """Be copied and pickled as the state, and whether it is complete."""
+        return _made_again, (type(self), self.state(), self.is_complete)
 
     def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
         """Return (JSON-able header, one dict of arrays per tree): always copies."""
@@ -209,7 +214,7 @@ class Members(Forest):
     def share(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> Shares:
         """Return what members forecast of rows float32 [n, d], by kind.
 
-        Rows that wait for their block are not known yet.
+        Rows that wait for their block are not known yet, of :meth:`asked` all are.
 
         Raises
         ------
@@ -303,6 +308,7 @@ class Members(Forest):
             X, y, w, ends = X[kept], y[kept], w[kept], ends[kept]
             times = None if times is None else times[kept]
         weights, prepared = _NONE if w is None else np.asarray(w, np.float64), self.prepare(X)
+        self.is_complete, self._asked = False, None
         number, self.ages_noted = self.position + len(self.waiting.y), {}
         waits = self.blocks.is_timed or self.blocks.delay > 1
         for block, is_after_end, is_end in self.blocks.cut(number, len(y), times):
@@ -434,19 +440,47 @@ class Members(Forest):
         self.waiting = Waiting(*(np.concatenate(pair) for pair in both))
         return answer
 
+    def asked(self, n_threads: int = 1) -> Self:
+        """Return the members to ask: a copy that has learned the rows that wait, or these.
+
+        A copy if all labels are known, and some rows were learned.
+        """
+        self.store.check_whole()
+        if not (self.is_complete and self.position and len(self.waiting.y)):
+            return self
+        if self._asked is None:
+            copy: Any = type(self).from_state(*self.state())
+            copy.learn_waiting(n_threads)
+            self._asked = copy
+        asked: Self = self._asked
+        return asked
+
+    def learn_waiting(self, n_threads: int = 1) -> None:
+        """Let trees learn the rows that wait; use the weights of mixtures that know them.
+
+        Amid a block this is for members that will be asked, and learn no more. Members that have
+        learned nothing stay as they are.
+        """
+        if self.position:
+            self._learn_block(n_threads)
+
     def _end_block(self, n_threads: int) -> None:
-        """Let trees learn the rows that wait; use the weights of mixtures that know them."""
+        """Let trees learn the rows of a block; use the weights of mixtures that know them."""
+        self._learn_block(n_threads)
+        self.blocks.end()
+        if self.blocks.is_timed:
+            for member in self.members:
+                member.mixer.take_delay(self.blocks.delay)
+
+    def _learn_block(self, n_threads: int) -> None:
         rows, self.waiting = self.waiting, self._no_rows()
         whole = self.predictor.preparation.as_prepared(rows.X)
         for part in self._pieces(len(rows.y)):
             self._learn_trees(whole[part], rows.y[part], rows.w[part], n_threads)
         if self.boosted is not None:  # all at once: of the sets born in a block the last answers
             self.boosted.learn(whole.values, rows.y, rows.w)
-        self.blocks.end()
         for member in self.members:
             member.mixer.end_block()
-            if self.blocks.is_timed:
-                member.mixer.take_delay(self.blocks.delay)
 
     def _learn_trees(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> None:
         """Let trees learn rows, and no mixture."""
@@ -511,3 +545,10 @@ class Members(Forest):
         none = np.empty((len(self.members), 0, self.task.n_outputs))
         unit = np.empty((0, 2)) if self.task.is_regression else None
         return joined_shares([self._shares(none, none, unit), *parts])
+
+
+def _made_again(kind: type[Members], state: tuple[Any, Any], is_complete: bool) -> Members:
+    """Return members of a state."""
+    made = kind.from_state(*state)
+    made.is_complete = is_complete
+    return made

@@ -95,7 +95,8 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         weights that know no label of it, and learned after its last row. Say how the forest will
         be asked: 1 where each label is known before the next row is predicted; for a file that is
         predicted before its labels are known, as tables that are scored later, the rows of such a
-        file. Labels that each come so many rows late are no blocks: learn rows when their labels
+        file, 1024 at most, as weights for longer ones come from too few blocks to be better.
+        Labels that each come so many rows late are no blocks: learn rows when their labels
         are known, with a quarter of these rows as the delay, since what waits for its block
         makes predictions older still; or with 16 where rows near in time are no more alike than
         others of their age: trees then learn at once, and weights from fresher predictions than
@@ -149,7 +150,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     calibration_exponent_ : float
         Power b in use, 1/4 to 16; 1 without ``calibrate``.
     n_waiting_ : int
-        Rows that came and wait for their labels, with a ``delay`` > 1.
+        Rows that came and wait for the end of their block, with a ``delay`` > 1.
     n_late_ : int
         Rows that came after the block of their time, with a ``delay`` that is a time.
     age_weights_ : float64 array of shape (1 + 11,), only with ``drift="follow"``
@@ -209,8 +210,10 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     learned by trees as w rows would be (whole weights up to 256; others in one piece, priced by the
     forecast before it), but takes one number, and moves the weights of mixtures w times, 16 at
     most: divide weights whose size has no meaning, as those of surveys, by their mean. Rows count
-    from the first: with ``delay`` > 1 rows of a block that is not
-    full wait (they are part of the state), and predictions do not know them. The cut of rows
+    from the first: with ``delay`` > 1 rows of a block that is not full wait (they are part of the
+    state). ``fit`` knows the labels of all its rows: predictions after it are of a copy of the
+    forest, made when it is first asked, that has learned the rows that wait. After ``partial_fit``,
+    which goes on with the stream, predictions do not know them. The cut of rows
     into calls of ``partial_fit`` changes nothing, and is not a delay: of a chunk each row is
     forecast with all labels before its block known. Where all rows wait, nothing can be predicted,
     and ``fit`` warns.

@@ -209,6 +209,8 @@ class StreamFollowing(BaseForest):
 
     def _learn_all(self, X: Any, y: np.ndarray, w: np.ndarray | None, n_classes: int) -> None:
         super()._learn_all(X, y, w, n_classes)
+        if isinstance(self.forest_, DriftForest):
+            self.forest_.is_complete = True
         rows = getattr(self.forest_, "rows_so_far", None)
         if rows is not None and not rows["learned"] and rows["waiting"]:
             assert self.forest_.parameters.drift is not None  # of such a forest
@@ -217,6 +219,19 @@ class StreamFollowing(BaseForest):
             )
         if (unsorted := late_in_words(self.n_late_, self.n_samples_fit_)) is not None:
             warnings.warn(unsorted, stacklevel=2)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        forest = self.__dict__.get("forest_")
+        if isinstance(forest, DriftForest) and forest.is_complete:
+            state["_is_complete"] = True  # a forest is stored without it
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({key: value for key, value in state.items() if key != "_is_complete"})
+        if "_is_complete" in state:
+            follower: Any = self.__dict__["forest_"]
+            follower.is_complete = True
 
     def _take_times(self, times: Any, n: int) -> None:
         """Check the times of rows; :meth:`_update_forest` takes them when the rows are checked."""
@@ -243,7 +258,7 @@ class StreamFollowing(BaseForest):
 
     @property
     def n_waiting_(self) -> int:
-        """Rows learned whose labels have not come: predictions do not know them yet."""
+        """Rows that wait for the end of their block: after ``fit`` predictions know them."""
         with self._turns.reading():
             rows = getattr(self._fitted_forest(), "rows_so_far", None)
             return 0 if rows is None else int(rows["waiting"])

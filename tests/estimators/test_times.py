@@ -75,10 +75,10 @@ def test_it_is_the_delay_in_rows_where_as_many_rows_come_within_each(kind: Any) 
 def test_forecasts_know_no_label_of_their_own_block(experts: tuple[str, ...]) -> None:
     first, last = (DAYS - DAYS[0]).astype(int) // 7 < 5, (DAYS - DAYS[0]).astype(int) // 7 < 6
     known = new(experts=experts).fit(X[first], LABELS[first], times=DAYS[first])
-    more = new(experts=experts).fit(X[last], LABELS[last], times=DAYS[last])
-    other = new(experts=experts)
+    more, other = new(experts=experts), new(experts=experts)
     changed = np.where(first, LABELS, 1 - LABELS)
-    other.fit(X[last], changed[last], times=DAYS[last])
+    for model, labels in ((more, LABELS), (other, changed)):
+        model.partial_fit(X[last], labels[last], times=DAYS[last], classes=[0, 1])
     np.testing.assert_array_equal(answers(more), answers(other))
     assert known.n_waiting_ < more.n_waiting_ + known.forest_.position
     later = (DAYS - DAYS[0]).astype(int) // 7 == 6

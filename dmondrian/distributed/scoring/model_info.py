@@ -112,6 +112,7 @@ def open_model(url: str) -> Model:
         guard = guard_of(parameters, numbers, content["guard"])
         assert parameters.drift is not None  # it follows the stream
         check_learned(guard.rows_so_far, parameters.drift, f"{url}: ")
+        guard.learn_waiting()  # as members do that are asked
     n_draws = None
     if parameters.is_density:
         n_draws = content["n_draws"] = _draws_of(about, url)

@@ -143,6 +143,15 @@ def test_a_run_is_the_forest_of_one_process(run: TrainedRun) -> None:
     assert state_of(shared) == state_of(learned(run, estimator_of(run)))
 
 
+def test_a_run_is_asked_by_who_knows_its_last_block(run: TrainedRun) -> None:
+    shared, X = run.to_local(), encoded(run)["X"][:200]
+    alone = learned(run, estimator_of(run))
+    assert alone.n_waiting_ == shared.n_waiting_ > 0
+    assert not np.array_equal(alone.predict(X), shared.predict(X))
+    alone.forest_.is_complete = True
+    np.testing.assert_array_equal(alone.predict(X), shared.predict(X))
+
+
 def test_times_are_those_of_the_files(run: TrainedRun) -> None:
     labelled = np.array([i % 97 != 5 for i in range(N)])
     expected = times_of()[labelled].astype("datetime64[ms]").astype("datetime64[us]")

@@ -106,7 +106,10 @@ def test_a_run_is_the_forest_of_one_process(run: TrainedRun) -> None:
     assert isinstance(shared.forest_, DriftForest)
     assert state_of(shared) == state_of(estimator)
     X, _ = rows_of(run)
+    before = estimator.predict_proba(X)
+    estimator.forest_.is_complete = True  # as that of a run is
     np.testing.assert_array_equal(shared.predict_proba(X), estimator.predict_proba(X))
+    assert np.array_equal(before, shared.predict_proba(X)) is (not shared.n_waiting_)
 
 
 def test_metrics_are_those_of_every_forecast_of_the_guard(run: TrainedRun) -> None:
@@ -267,7 +270,7 @@ def test_scores_predictions_and_metrics_of_other_rows(
     ]  # fmt: skip
     np.testing.assert_array_equal(result["proba_>50K"].to_numpy(), expected[:, 1])
     assert result["prediction"].to_pylist() == shared.predict(X).tolist()
-    each = shared.forest_.share_each(X.to_numpy()).of_members
+    each = shared.forest_.asked().share_each(X.to_numpy()).of_members
     best = expected.argmax(axis=1)
     spread = each[:, np.arange(ROWS), best].std(axis=0)
     np.testing.assert_allclose(result["spread"].to_numpy(), spread, atol=1e-7)
