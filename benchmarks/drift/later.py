@@ -136,7 +136,24 @@ def files_won(name: str, others: Collection[str]) -> Figure:
     return find
 
 
-AT_ONCE, LATER, LONG = (f"AMF follow, delay {delay}" for delay in (1, ADVISED, 4096))
+def worst(name: str, others: Collection[str]) -> Figure:
+    """Return the greatest ratio of a learner's loss to the least one of some others."""
+
+    def find(records: Records) -> Number:
+        known = {(r["stream"], r["learner"]): r for r in records}
+        found = [s for s in NAMES if all((s, one) in known for one in (name, *others))]
+        if not found:
+            raise LookupError(f"no stream with records of {name} and the others")
+        used = [known[stream, one] for stream in found for one in (name, *others)]
+        ratios = [
+            known[s, name]["loss"] / min(known[s, one]["loss"] for one in others) for s in found
+        ]
+        return Number(f"{max(ratios):.2f}", "", runs_of(used))
+
+    return find
+
+
+AT_ONCE, SHORT, LATER, LONG = (f"AMF follow, delay {delay}" for delay in DELAYS)
 PAGE = Page(
     title="Files that come later",
     question="What are forests that follow the stream worth for a file that comes later?",
@@ -147,13 +164,19 @@ PAGE = Page(
         "at_once": files_won(AT_ONCE, ("AMF", "AMF plain")),
         "over_at_once": files_won(LATER, (AT_ONCE,)),
         "over_long": files_won(LATER, (LONG,)),
+        "short_over_at_once": files_won(SHORT, (AT_ONCE,)),
+        "short_over_advised": files_won(SHORT, (LATER,)),
+        "worst": worst(LATER, ("AMF", "AMF plain")),
+        "worst_at_once": worst(AT_ONCE, ("AMF", "AMF plain")),
     },
     sentences=(
         "Of later files a forest that follows the stream with the delay that is advised has a lower"
-        " loss than both that do not follow on {won} streams; with a delay of one row on"
-        " {at_once}.",
+        " loss than both that do not follow on {won} streams, and at most {worst} times theirs;"
+        " with a delay of one row on {at_once}, and at most {worst_at_once} times.",
         "That delay has a lower loss than one row on {over_at_once}, and than a longer one on"
         " {over_long}.",
+        "A delay of sixty-four rows has a lower loss than one row on {short_over_at_once}, and than"
+        " the advised one on {short_over_advised}.",
     ),
 )
 
