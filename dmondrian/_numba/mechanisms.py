@@ -1,4 +1,4 @@
-"""Mechanisms that only save time or memory, and which of them are in use.
+"""Mechanisms that only save time, memory or storage, and which of them are in use.
 
 ``DMONDRIAN_WITHOUT`` names those to leave out, for measuring what each is worth; it is read when
 the package is imported. None changes a byte of a forest or of a prediction.
@@ -20,6 +20,7 @@ MECHANISMS = {
     "bits": "bounds of columns of two values take two bits",
     "single_row": "one plain row goes past the conversion of its arguments",
     "flat": "flat copies of trees answer once they pay",
+    "deltas": "checkpoints of large trees have the nodes alone that have changed",
 }
 _COMPILED = {"look_ahead", "prefetch", "speculation", "simd"}  # these change compiled code
 

@@ -12,6 +12,10 @@ the first row; ``..._size``; and ``..._marks``, a fixed-size list of the bits th
 numbers are. ``sparse`` in the JSON has its dtype and width. Where such a field is too large for a
 list, and where there is none, format 1 is written.
 
+Format 3 is a difference (:mod:`dmondrian.checkpoint.deltas`): its trees have the nodes alone that
+have changed since the state of another blob, and a column more, ``node``, says which these are.
+``since`` in the JSON names that blob.
+
 Relies on pyarrow. Promises: equal states give equal bytes, for any number of threads (zstd
 compresses each buffer by itself; another zstd release may pack the same state into other bytes);
 `decode_forest` allocates nothing that was not declared, checked and bounded first. Whether the
@@ -30,12 +34,14 @@ import pyarrow as pa
 from dmondrian._memory_limit import usable_bytes
 from dmondrian.checkpoint.document import dump_json, parse_json
 from dmondrian.checkpoint.framing import ANY, OFFSET_BYTES, read_batch_frame, values_of
+from dmondrian.checkpoint.manifest import is_digest
 from dmondrian.errors import CorruptError, ParameterError
 
 if TYPE_CHECKING:
     from dmondrian.tree.sparse_rows import SparseRows
 
-DENSE, FORMAT = 1, 2
+DENSE, FORMAT, DIFFERENCE = 1, 2, 3
+NODE = "node"  # int32, increasing, of a difference: which nodes its rows are
 METADATA_KEY = b"dmondrian"
 DTYPES = {"int32": pa.int32(), "float32": pa.float32(), "float64": pa.float64()}
 NUMPY_DTYPES = {arrow: np.dtype(name) for name, arrow in DTYPES.items()}
@@ -77,10 +83,33 @@ class Column(NamedTuple):
 Columns = list[Column]
 
 
+class Since(NamedTuple):
+    """What a difference is the difference from, and how many nodes its own state has."""
+
+    digest: str  # of the blob of a whole state
+    n_bytes: int  # of that blob
+    n_earlier: int  # differences from it
+    n_written: int  # bytes of these
+    nodes: list[int]  # nodes of each tree of the state
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return self._asdict()
+
+
+class Decoded(NamedTuple):
+    """What a blob has."""
+
+    header: dict[str, Any]
+    trees: list[dict[str, Array]]  # of a difference only nodes that have changed
+    since: Since | None  # of a difference
+
+
 def encode_forest(
     header: Mapping[str, Any],
     trees: Iterable[Fields],
     rows: Sequence[int] | None = None,
+    since: Since | None = None,
 ) -> bytes:
     """Write a forest's state as bytes.
 
@@ -98,6 +127,8 @@ def encode_forest(
     rows : sequence of int, optional
         The nodes of each tree. Then trees are taken one by one, and none is looked at again once
         the next one was taken; they have no lists.
+    since : Since, optional
+        The trees have only nodes that have changed since; they have no lists.
 
     Returns
     -------
@@ -121,6 +152,8 @@ def encode_forest(
     stored = _stored_of(columns, sparse)
     content: dict[str, Any] = {"format": FORMAT if sparse else DENSE, "header": header}
     content["rows"] = rows
+    if since is not None:
+        content |= {"format": DIFFERENCE, "since": since.to_json()}
     if lists := [name for name, _, width in columns if width == LIST]:
         content["items"] = {name: [len(tree[name]) for tree in given] for name in lists}
     if sparse:
@@ -168,7 +201,30 @@ def decode_forest(
     Raises
     ------
     CorruptError
-        The bytes are truncated, altered, not ours, or would need more than `max_bytes`.
+        The bytes are truncated, altered, not ours, or would need more than `max_bytes`; or they
+        are a difference, see :func:`dmondrian.checkpoint.deltas.read_state`.
+    """
+    found = decode_blob(data, name=name, max_bytes=max_bytes)
+    if found.since is not None:
+        raise CorruptError(
+            f"{name} have only what changed since the state blobs/{found.since.digest}: read both "
+            "from their run."
+        )
+    return found.header, found.trees
+
+
+def decode_blob(data: bytes, *, name: str, max_bytes: int | None = None) -> Decoded:
+    """Read what `encode_forest` wrote, whether it is a whole state or a difference.
+
+    Parameters
+    ----------
+    data, name, max_bytes
+        As of `decode_forest`.
+
+    Raises
+    ------
+    CorruptError
+        As of `decode_forest`.
     """
     limit = usable_bytes() // 2 if max_bytes is None else max_bytes
     try:
@@ -221,7 +277,9 @@ def peek_forest(
         if stop > len(head):
             head += read(len(head), stop)
         schema = pa.ipc.read_schema(pa.BufferReader(head[HEAD_BYTES:stop]))
-        columns, _, header, rows, items = _read_document(schema, _columns_in(schema))
+        columns, _, header, rows, items, since = _read_document(schema, _columns_in(schema))
+        if since is not None:
+            rows, columns = since.nodes, [column for column in columns if column.name != NODE]
         sizes = [sum(_sizes(columns, m, some)) for m, some in zip(rows, items, strict=True)]
     except (CorruptError, pa.ArrowException, OSError, ValueError, TypeError) as error:
         raise CorruptError(
@@ -355,13 +413,11 @@ def _arrow_type(dtype: np.dtype[Any], width: int) -> pa.DataType:
     return pa.list_(field) if width == LIST else pa.list_(field, width)
 
 
-def _decode(
-    data: bytes, limit: int
-) -> tuple[dict[str, Any], list[dict[str, np.ndarray[Any, Any]]]]:
+def _decode(data: bytes, limit: int) -> Decoded:
     messages = pa.ipc.MessageReader.open_stream(pa.BufferReader(_stream_part(data)))
     schema = pa.ipc.read_schema(_next_message(messages, "schema"))
     stored = _columns_in(schema)
-    columns, sparse, header, rows, items = _read_document(schema, stored)
+    columns, sparse, header, rows, items, since = _read_document(schema, stored)
     # A tree without nodes takes as much as one with a node: its width is declared all the same.
     declared = (_sizes(columns, max(m, 1), some) for m, some in zip(rows, items, strict=True))
     if (n_bytes := sum(map(sum, declared))) > limit:
@@ -378,7 +434,7 @@ def _decode(
         batch = pa.ipc.read_record_batch(message, schema)
         trees.append(_with_dense(_tree_of(batch, stored, n_nodes), sparse))
     _expect_end(messages)
-    return header, trees
+    return Decoded(header, trees, since)
 
 
 def _too_large(rows: list[int], n_bytes: int, limit: int) -> CorruptError:
@@ -477,6 +533,7 @@ class _Content(NamedTuple):
     header: dict[str, Any]
     rows: list[int]  # nodes of each tree
     items: list[dict[str, int]]  # of each tree, items of its lists by name
+    since: Since | None  # of a difference
 
 
 def _read_document(schema: pa.Schema, stored: Columns) -> _Content:
@@ -485,12 +542,13 @@ def _read_document(schema: pa.Schema, stored: Columns) -> _Content:
     document = parse_json(text) if text is not None else None
     if not isinstance(document, dict):
         raise CorruptError("The schema carries no dmondrian header.")
-    if document.get("format") not in (DENSE, FORMAT):
+    if document.get("format") not in (DENSE, FORMAT, DIFFERENCE):
         raise CorruptError(
-            f"The format is {str(document.get('format'))[:80]!r}, this version reads {DENSE} and "
-            f"{FORMAT}: if a newer dmondrian wrote it, upgrade."
+            f"The format is {str(document.get('format'))[:80]!r}, this version reads {DENSE} to "
+            f"{DIFFERENCE}: if a newer dmondrian wrote it, upgrade."
         )
-    sparse = _sparse_in(document, stored) if document["format"] == FORMAT else []
+    has_sparse = document["format"] == FORMAT or "sparse" in document
+    sparse = _sparse_in(document, stored) if has_sparse else []
     among = [column for column in stored if column not in _stored_of([], sparse)]
     columns = sorted([*among, *sparse], key=lambda column: column.name)
     header, rows = document.get("header"), document.get("rows")
@@ -509,7 +567,31 @@ def _read_document(schema: pa.Schema, stored: Columns) -> _Content:
     if rows and not schema.names:
         raise CorruptError(f"{len(rows)} trees are declared without any column.")
     each = [{name: items[name][t] for name in lists} for t in range(len(rows))]
-    return _Content(columns, sparse, header, rows, each)
+    since = None
+    if document["format"] == DIFFERENCE:
+        since = _since_in(document, columns, rows)
+    return _Content(columns, sparse, header, rows, each, since)
+
+
+def _since_in(document: dict[str, Any], columns: Columns, rows: list[int]) -> Since:
+    """Return what a difference declares of the state that it is the difference from."""
+    found = document.get("since")
+    if not isinstance(found, dict) or set(found) != set(Since._fields):
+        raise CorruptError(f"It does not say since when nodes have changed: {str(found)[:80]}.")
+    since = Since(**found)
+    counts = [since.n_bytes, since.n_earlier, since.n_written]
+    if not is_digest(since.digest) or not all(type(n) is int and 0 <= n < 2**62 for n in counts):
+        raise CorruptError(f"It declares an impossible state before it: {str(found)[:200]}.")
+    nodes = since.nodes
+    if not (
+        isinstance(nodes, list)
+        and len(nodes) == len(rows)
+        and all(type(n) is int and c <= n < 2**31 for n, c in zip(nodes, rows, strict=True))
+    ):
+        raise CorruptError("Its trees have fewer nodes than have changed, or no number of them.")
+    if Column(NODE, WORD, 0) not in columns or any(width == LIST for _, _, width in columns):
+        raise CorruptError("It does not say which nodes have changed, or has lists of them.")
+    return since
 
 
 def _sparse_in(document: dict[str, Any], stored: Columns) -> Columns:

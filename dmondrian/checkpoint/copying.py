@@ -136,9 +136,8 @@ def _objects(found: Pieces) -> Iterator[tuple[str, _Read]]:
     """Yield names of the copy, and what reads them, in the order of writing."""
     for number, (run, manifest) in reversed([*enumerate(found)]):
         below = f"{part_folder(*tree_range(run))}/" if number else ""
-        for shard in manifest.shards.values():
-            read = partial(run.get_blob, shard["digest"], shard["bytes"])
-            yield f"{below}{BLOBS}/{shard['digest']}", read
+        for digest, n_bytes in manifest.blobs.items():
+            yield f"{below}{BLOBS}/{digest}", partial(run.get_blob, digest, n_bytes)
         yield from ((f"{below}{name}", read) for name, read in beside_shards(run))
         yield f"{below}{manifest.name}", manifest.to_bytes
 

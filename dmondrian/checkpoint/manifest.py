@@ -17,10 +17,14 @@ from dmondrian.checkpoint.summary import Summary
 from dmondrian.errors import CorruptError
 
 FORMAT = 1
+DELTA_FORMAT = 2
+"""Of a manifest of states that are differences: versions that do not know of these refuse it."""
+
 FOLDER = "manifests"
 LARGEST_POSITION = 10**18 - 1
 # Twelve digits, so that names sort as numbers for any stream that fits a disk.
 NAME = re.compile(r"manifests/([0-9]{12,18})\.json")
+Blob = tuple[str, int]  # digest and bytes
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -29,7 +33,9 @@ class Manifest:
     """A commit of a run."""
 
     position: int  # rows of the stream that every tree has learned
-    shards: dict[int, dict[str, Any]]  # shard number -> {"digest": sha256 hex, "bytes": int}
+    # shard number -> {"digest": sha256 hex, "bytes": int}, and of a difference "base": the same of
+    # the whole state that it is the difference from
+    shards: dict[int, dict[str, Any]]
     metrics: dict[str, Any] = field(default_factory=dict)  # totals up to position; NaN is None
     parent: int | None = None  # position of the manifest that this one went on from
     plan: str | None = None  # digest of the frozen stream
@@ -46,10 +52,25 @@ class Manifest:
         """What makes two manifests the same state: not the way that led there."""
         return self.position, self.plan, {n: s["digest"] for n, s in self.shards.items()}
 
+    @property
+    def bases(self) -> set[str]:
+        """Digests of the whole states that its states are differences from."""
+        return {s["base"]["digest"] for s in self.shards.values() if "base" in s}
+
+    @property
+    def blobs(self) -> dict[str, int]:
+        """Bytes of all blobs that it needs, by digest."""
+        return dict(blob for shard in self.shards.values() for blob in blobs_of(shard))
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all blobs that it needs, each as often as a shard is read of it."""
+        return sum(size for shard in self.shards.values() for _, size in blobs_of(shard))
+
     def to_bytes(self) -> bytes:
         """Write the manifest's file; the same for the same content."""
         content = {
-            "format": FORMAT,
+            "format": DELTA_FORMAT if self.bases else FORMAT,
             "position": self.position,
             "plan": self.plan,
             "parent": self.parent,
@@ -71,7 +92,8 @@ class Manifest:
             The bytes are damaged, or an entry has another type or range than expected.
         """
         content = unseal(data, name)
-        _expect(content.get("format") == FORMAT, name, "format", content.get("format"), FORMAT)
+        form = content.get("format")
+        _expect(form in (FORMAT, DELTA_FORMAT), name, "format", form, f"{FORMAT} or {DELTA_FORMAT}")
         position, parent = content.get("position"), content.get("parent")
         plan, shards = content.get("plan"), content.get("shards")
         _expect(_is_count(position), name, "position", position, "a row number")
@@ -103,6 +125,24 @@ def manifest_position(name: str) -> int | None:
     return int(match[1]) if match and manifest_name(int(match[1])) == name else None
 
 
+def shard_entry(blob: Blob, base: Blob | None = None) -> dict[str, Any]:
+    """Return what a manifest has of a shard, by digest and bytes of its blob and of its base's."""
+    entry: dict[str, Any] = {"digest": blob[0], "bytes": blob[1]}
+    return entry if base is None else {**entry, "base": shard_entry(base)}
+
+
+def base_of(shard: Mapping[str, Any]) -> Blob | None:
+    """Return digest and bytes of what a shard of a manifest is a difference from, if it is one."""
+    base = shard.get("base")
+    return None if base is None else (base["digest"], int(base["bytes"]))
+
+
+def blobs_of(shard: Mapping[str, Any]) -> list[Blob]:
+    """Return digest and bytes of the blobs that a shard of a manifest needs, its own one last."""
+    base, own = base_of(shard), (shard["digest"], int(shard["bytes"]))
+    return [own] if base is None else [base, own]
+
+
 def is_digest(value: Any) -> bool:
     """Whether a value is a sha256 in lower-case hexadecimal."""
     return isinstance(value, str) and DIGEST.fullmatch(value) is not None
@@ -116,7 +156,13 @@ def _shards(shards: dict[str, Any], name: str) -> dict[int, dict[str, Any]]:
 def _shard(value: Any, name: str) -> dict[str, Any]:
     is_shard = isinstance(value, dict) and is_digest(value.get("digest"))
     _expect(is_shard and _is_count(value.get("bytes")), name, "shard", value, "digest and bytes")
-    return {"digest": value["digest"], "bytes": value["bytes"]}
+    shard = {"digest": value["digest"], "bytes": value["bytes"]}
+    if "base" in value:
+        base = value["base"]
+        is_whole = isinstance(base, dict) and "base" not in base
+        _expect(is_whole, name, "shard", value, "a base of digest and bytes")
+        shard["base"] = _shard(base, name)
+    return shard
 
 
 def _forest(values: Any, name: str) -> Summary | None:

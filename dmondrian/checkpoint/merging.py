@@ -15,7 +15,7 @@ from typing import Any
 
 from dmondrian.checkpoint import document
 from dmondrian.checkpoint.lease import Lease
-from dmondrian.checkpoint.manifest import Manifest
+from dmondrian.checkpoint.manifest import Manifest, blobs_of
 from dmondrian.checkpoint.opening import VERSIONS_KEY
 from dmondrian.checkpoint.parts import is_whole, open_whole, parts_of
 from dmondrian.checkpoint.run import Run
@@ -122,8 +122,9 @@ def _fill(
     merged.stream.note_places(stream.places()[1])
     saved = {}
     for number, (run, shard) in enumerate(shards):
-        data = run.get_blob(shard["digest"], shard["bytes"])
-        saved[number] = {"digest": merged.put_blob(data), "bytes": len(data)}
+        for digest, n_bytes in blobs_of(shard):
+            merged.put_blob(run.get_blob(digest, n_bytes))
+        saved[number] = shard
     found = [run.manifest(position) for run in sources]
     is_final, plan = all(manifest.final for manifest in found), found[0].plan
     forest = total([manifest.forest for manifest in found])

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dmondrian.checkpoint import document
-from dmondrian.checkpoint.codec import decode_forest, encode_forest
+from dmondrian.checkpoint.codec import encode_forest
 from dmondrian.checkpoint.copying import (
     beside_shards,
     copied_pieces,
@@ -28,6 +27,7 @@ from dmondrian.checkpoint.copying import (
     refuse_within,
     taken,
 )
+from dmondrian.checkpoint.deltas import Read, are_same_trees, read_state
 from dmondrian.checkpoint.manifest import Manifest
 from dmondrian.checkpoint.parts import part_folder, tree_range
 from dmondrian.checkpoint.run import BLOBS, Run
@@ -135,13 +135,15 @@ def _shards(
     """Write the states of a checkpoint, one after the other; yield shard, entry and summary."""
     for number, shard in manifest.shards.items():
         named = f"shard {number} of {manifest.name} in {run.url}"
-        old = run.get_blob(shard["digest"], shard["bytes"])
-        forest = _forest(old, named)
+        forest = _forest(run.get_blob, shard["digest"], named, shard["bytes"])
         data = encode_forest(*forest.stored())
         digest = hashlib.sha256(data).hexdigest()
         put(target, f"{below}{BLOBS}/{digest}", data)
         written = target.get(f"{below}{BLOBS}/{digest}")
-        if written != data or not _are_equal(forest, _forest(written, named)):
+        copied = None
+        if written == data:
+            copied = _forest(partial(_same, written), digest, named)
+        if copied is None or not _are_equal(forest, copied):
             raise CorruptError(
                 f"{named} reads otherwise after it was written to {target.url}: the migration "
                 "ends here, and the old folder is as it was"
@@ -149,11 +151,16 @@ def _shards(
         yield number, {"digest": digest, "bytes": len(data)}, Summary.of(forest)
 
 
-def _forest(data: bytes, named: str) -> Forest:
+def _same(data: bytes, *_: object) -> bytes:
+    return data
+
+
+def _forest(read: Read, digest: str, named: str, n_bytes: int | None = None) -> Forest:
     from dmondrian.drift.drift_forest import forest_from_state
 
     try:
-        return forest_from_state(*decode_forest(data, name=named))
+        state = read_state(read, digest, n_bytes, name=named)
+        return forest_from_state(state.header, state.trees)
     except (CorruptError, ParameterError) as error:
         raise CorruptError(f"{named} is no forest: {error}") from error
 
@@ -161,17 +168,4 @@ def _forest(data: bytes, named: str) -> Forest:
 def _are_equal(one: Forest, other: Forest) -> bool:
     """Return whether two forests have the same state, in every number and header."""
     (header, trees), (own, copied) = one.state(copy=False), other.state(copy=False)
-    return (
-        document.dump_json(header) == document.dump_json(own)
-        and len(trees) == len(copied)
-        and all(_are_same(*pair) for pair in zip(trees, copied, strict=True))
-    )
-
-
-def _are_same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
-    return one.keys() == other.keys() and all(
-        array.dtype == other[name].dtype
-        and array.shape == other[name].shape
-        and np.ascontiguousarray(array).tobytes() == np.ascontiguousarray(other[name]).tobytes()
-        for name, array in one.items()
-    )
+    return document.dump_json(header) == document.dump_json(own) and are_same_trees(trees, copied)

@@ -186,7 +186,7 @@ def look_at_model(url: str | os.PathLike[str]) -> tuple[list[Blob], dict[str, An
     # Metrics are those of the run without its parts, but where all trees are mixed by what they
     # forecast: there the newest part has those of all.
     newest = -1 if follows_stream(run.run_json.get("parameters", {})) else 0
-    shards = {n: {"digest": blob.digest, "bytes": blob.n_bytes} for n, blob in enumerate(blobs)}
+    shards = {n: blob.entry for n, blob in enumerate(blobs)}
     forest = total([manifest.forest for _, manifest in found])
     manifest = replace(found[0][1], metrics=found[newest][1].metrics)
     return blobs, about, replace(manifest, shards=shards, forest=forest)

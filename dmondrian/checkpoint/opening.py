@@ -23,6 +23,9 @@ FORMAT = 1
 CONDENSED_FORMAT = 2
 """Of a run whose links of plans were condensed: versions that cannot read these refuse it."""
 
+DELTA_FORMAT = 3
+"""Of a run with checkpoints that are differences; its links may be condensed too."""
+
 RUN_NAME = "run.json"
 # Versions of the packages that wrote a run; they may differ between the attempts of one run.
 VERSIONS_KEY = "created_by"
@@ -93,22 +96,31 @@ def read_run(store: Store) -> dict[str, Any]:
         ) from None
     name = f"{RUN_NAME} in {store.url}"
     content = document.unseal(data, name, ADVICE)
-    if content.get("format") not in (FORMAT, CONDENSED_FORMAT):
+    if content.get("format") not in (FORMAT, CONDENSED_FORMAT, DELTA_FORMAT):
         found = str(content.get("format"))[:80]
         writer = str(content.get(VERSIONS_KEY))[:400]
         raise CheckpointError(
-            f"{name} has format {found!r}, this version reads {FORMAT} and "
-            f"{CONDENSED_FORMAT}: a newer dmondrian wrote it ({writer}), upgrade."
+            f"{name} has format {found!r}, this version reads {FORMAT} to "
+            f"{DELTA_FORMAT}: a newer dmondrian wrote it ({writer}), upgrade."
         )
     _check_entries(content, name)
     return content
 
 
 def mark_condensed(store: Store) -> None:
-    """Give run.json the format of a run whose links of plans are condensed, if it has another."""
+    """Give run.json the format of a run whose links of plans are condensed, or a later one."""
+    _mark(store, CONDENSED_FORMAT)
+
+
+def mark_deltas(store: Store) -> None:
+    """Give run.json the format of a run with checkpoints that are differences, or a later one."""
+    _mark(store, DELTA_FORMAT)
+
+
+def _mark(store: Store, least: int) -> None:
     content = read_run(store)
-    if content["format"] != CONDENSED_FORMAT:
-        store.put(RUN_NAME, document.seal({**content, "format": CONDENSED_FORMAT}))
+    if content["format"] < least:
+        store.put(RUN_NAME, document.seal({**content, "format": least}))
 
 
 def _check_entries(content: dict[str, Any], name: str) -> None:

@@ -3,7 +3,9 @@
 Relies on the run's lease, so that nobody writes meanwhile. Promises to keep the newest checkpoints
 of the run and of each of its parts, in all of them; the one that is the model now; the best one by
 held-out data, where there are such; and every blob that any manifest names; and to delete a
-manifest before its blobs, so that one which can be read is whole at any moment.
+manifest before its blobs, so that one which can be read is whole at any moment. Where the newest
+checkpoints are all differences from one whole state, the newest one that does without it stays too:
+a damaged blob leaves a checkpoint to go on from.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dmondrian.checkpoint.lease import Lease
 from dmondrian.checkpoint.manifest import manifest_name
 from dmondrian.checkpoint.parts import newest_final, parts_of, pieces
 from dmondrian.checkpoint.run import BLOBS, Run
-from dmondrian.errors import CorruptError, ParameterError
+from dmondrian.errors import CorruptError, NotFoundError, ParameterError
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def prune_while_training(
     everything = run.manifests()
     old = [p for p in everything if p <= position][:-keep]
     old = [p for p in old if p not in stay]
+    if old and (apart := position_apart(run, position)) is not None:
+        old = [p for p in old if p != apart]
     named: dict[int, set[str]] = {}
     for one in everything if old else ():
         try:
@@ -118,10 +122,45 @@ def prune_while_training(
     return old
 
 
+def position_apart(run: Run, position: int | None = None) -> int | None:
+    """Return the newest checkpoint that one damaged blob does not spoil along with another one.
+
+    Parameters
+    ----------
+    run : Run
+        Without parts.
+    position : int or None
+        Of that other one; by default the newest checkpoint.
+
+    Returns
+    -------
+    int or None
+        None where there is no such checkpoint before it.
+    """
+    shared: set[str] | None = None
+    for one in reversed(run.manifests()):
+        if position is not None and one > position:
+            continue
+        try:
+            manifest = run.manifest(one)
+        except (CorruptError, NotFoundError):
+            if shared is None:  # what it needs is not known: that may be anything
+                return None
+            continue
+        if shared is None:
+            shared = manifest.bases
+        elif shared.isdisjoint(manifest.blobs):
+            return one
+    return None
+
+
 def _keep(run: Run, keep: int) -> list[tuple[Run, set[int]]]:
     """Return the run and its parts, each with the positions to keep."""
     everything = [run, *parts_of(run)]
     shared = {position for one in everything for position in one.manifests()[-keep:]}
+    if keep >= LEAST:
+        apart = [position_apart(one) for one in everything]
+        shared |= {position for position in apart if position is not None}
     if run.manifests():
         shared.add(pieces(run)[0][1].position)  # what the model is now
     record = read_record(run.store)
@@ -158,5 +197,5 @@ def _named(run: Run, positions: Iterable[int]) -> set[str]:
                 f"nothing was deleted, because what a damaged checkpoint needs is not known: "
                 f"{error} Or delete that manifest."
             ) from error
-        found |= {f"{BLOBS}/{shard['digest']}" for shard in manifest.shards.values()}
+        found |= {f"{BLOBS}/{digest}" for digest in manifest.blobs}
     return found

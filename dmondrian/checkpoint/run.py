@@ -4,7 +4,8 @@
 
     run.json                     what was asked; create-only
     plan.parquet, plans/         the frozen stream, and what was appended; see `stream`
-    blobs/<sha256>               the shards' states, named by their content
+    blobs/<sha256>               the shards' states, named by their content, whole or as the
+                                 difference from another one; see `deltas`
     shares/<row>-<row>           what members forecast of these rows; see `kept_shares`
     manifests/<position>.json    the commits; create-only, written last
     attempts/                    hosts and times, which no other object holds; see `attempt_notes`
@@ -33,6 +34,7 @@ from dmondrian.checkpoint.opening import (
     FORMAT,
     RUN_NAME,
     VERSIONS_KEY,
+    mark_deltas,
     pick,
     read_run,
     refuse_other,
@@ -230,13 +232,15 @@ class Run:
 
         A manifest with the same state (position, plan, digests) that is there already stands and
         is returned: a run that fell back to its parent comes to the same state by another way.
-        A damaged one is replaced.
+        A damaged one is replaced. Where either has differences from other states, which depend on
+        the way, the states are compared, and one that cannot be read is replaced.
 
         Parameters
         ----------
         position : int
             Rows of the stream learned by all shards.
         shards : mapping of int to {"digest", "bytes"}
+            And "base", the same of another blob, where it is a difference from that.
         metrics : mapping
             JSON-able totals up to `position`; what is not finite becomes null.
         parent : int, Manifest or None
@@ -267,6 +271,8 @@ class Run:
                 forest=forest,
             )
         )
+        if manifest.bases:
+            mark_deltas(self.store)
         try:
             self.store.put_same(manifest.name, manifest.to_bytes())
         except FencedError as error:
@@ -299,8 +305,8 @@ class Run:
                 "another plan: it was copied from elsewhere. Remove it."
             )
         if verify:
-            for shard in manifest.shards.values():
-                self.get_blob(shard["digest"], shard["bytes"])
+            for digest, n_bytes in manifest.blobs.items():
+                self.get_blob(digest, n_bytes)
         return manifest
 
     def latest(self, verify: bool = True) -> Manifest | None:
@@ -381,11 +387,42 @@ class Run:
             return own
         if there.state == own.state:
             return there
+        if there.bases or own.bases:
+            try:
+                is_same = self._is_same(own, there)
+            except CorruptError as damage:
+                warnings.warn(
+                    f"{own.name} in {self.url} needs what is damaged and is written again: "
+                    f"{damage}",
+                    stacklevel=3,
+                )
+                self.store.put(own.name, own.to_bytes())
+                return own
+            if is_same:
+                return there
         raise FencedError(
             f"Position {own.position} of {self.url} was committed with another state: another "
             "writer uses this run, or it was made by another version. Stop the other writer, or "
             "choose another folder."
         ) from error
+
+    def _is_same(self, own: Manifest, there: Manifest) -> bool:
+        """Whether two manifests are of the same states, however these are written.
+
+        Raises
+        ------
+        CorruptError
+            A state of the one that is there cannot be read.
+        """
+        from dmondrian.checkpoint.deltas import are_same
+
+        if (own.position, own.plan) != (there.position, there.plan):
+            return False
+        return own.shards.keys() == there.shards.keys() and all(
+            shard["digest"] == there.shards[n]["digest"]
+            or are_same(self.get_blob, there.shards[n], shard)
+            for n, shard in own.shards.items()
+        )
 
 
 def _warn_of_passing(position: int, damage: object) -> None:

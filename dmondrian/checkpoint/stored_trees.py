@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dmondrian._memory_limit import usable_bytes
-from dmondrian.checkpoint.codec import decode_forest, peek_forest
+from dmondrian.checkpoint.codec import peek_forest
+from dmondrian.checkpoint.deltas import read_state
+from dmondrian.checkpoint.manifest import base_of, shard_entry
 from dmondrian.checkpoint.parts import Pieces
 from dmondrian.checkpoint.run import Run
 from dmondrian.errors import CorruptError, ParameterError
@@ -30,6 +32,17 @@ class Blob:
     stop: int  # behind the highest tree number
     digest: str
     n_bytes: int  # as stored
+    base: tuple[str, int] | None = None  # digest and bytes of what it is a difference from
+
+    @property
+    def all_bytes(self) -> int:
+        """Bytes that are read for it."""
+        return self.n_bytes + (0 if self.base is None else self.base[1])
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What a manifest has of it."""
+        return shard_entry((self.digest, self.n_bytes), self.base)
 
 
 @dataclass(frozen=True)
@@ -64,7 +77,8 @@ def model_blobs(found: Pieces) -> list[Blob]:
             )
         for number, shard in manifest.shards.items():
             first, stop = ranges[number]
-            blobs.append(Blob(run.url, number, first, stop, shard["digest"], shard["bytes"]))
+            own = shard["digest"], shard["bytes"]
+            blobs.append(Blob(run.url, number, first, stop, *own, base_of(shard)))
     return sorted(blobs, key=lambda blob: (blob.first, blob.shard))
 
 
@@ -122,9 +136,10 @@ def _peek(run: Run, blob: Blob) -> Contents:
 def _load(run: Run, blob: Blob, max_bytes: int) -> Forest:
     from dmondrian.drift.drift_forest import forest_from_state
 
-    data = run.get_blob(blob.digest, blob.n_bytes)
+    own = blob.digest, blob.n_bytes
     try:
-        return forest_from_state(*decode_forest(data, name=_named(blob), max_bytes=max_bytes))
+        state = read_state(run.get_blob, *own, name=_named(blob), max_bytes=max_bytes)
+        return forest_from_state(state.header, state.trees)
     except (CorruptError, ParameterError) as error:
         raise CorruptError(f"{_named(blob)} is no forest: {error}") from error
 

@@ -215,7 +215,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
             "covering": None if summary.covering is None else dict(summary.covering),
             "nodes": summary.nodes,
             "memory_bytes": summary.memory_bytes,
-            "stored_bytes": sum(int(shard["bytes"]) for shard in manifest.shards.values()),
+            "stored_bytes": manifest.stored_bytes,
             "on_disk_bytes": sum(run.store.sizes().values()),
             "bytes_per_node": summary.memory_bytes / max(1, summary.nodes),
         },

@@ -209,7 +209,8 @@ def follow(
     _check(interval, keep)
     data = rooted(data, root)
     options = attempt_options(checkpoint_every, window, progress)
-    options = replace(options, alerts=Alerts.of(alerts), on_event=on_event)
+    # Each look ends with a state, most of which is that of the look before.
+    options = replace(options, alerts=Alerts.of(alerts), on_event=on_event, ends_whole=False)
     is_source = gives_batches(data)
     batches_given = data if is_source else None
     refuse_with_lags(lags, validation=validation, labels=labels, batches=batches_given)

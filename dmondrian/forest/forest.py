@@ -223,6 +223,15 @@ class Forest(Ensemble):
         header = {**self._header(), **self._beside(), "format": state.NESTED}
         return header, stored_fields(self.trees, rows), rows
 
+    def stored_nodes(
+        self, rows: Sequence[int], chosen: Sequence[np.ndarray]
+    ) -> Iterator[dict[str, np.ndarray | SparseRows]]:
+        """Yield what :meth:`stored` has of some nodes of each tree, where there are boxes.
+
+        ``rows`` are the nodes of the trees, and ``chosen`` those of interest, int32 [c] each.
+        """
+        return stored_fields(self.trees, rows, chosen)
+
     def _header(self) -> dict[str, Any]:
         """Return the header of a state: all but its trees."""
         self.store.check_whole()
@@ -355,16 +364,20 @@ def tree_fields(
 
 
 def stored_fields(
-    trees: Sequence[nodes.Tree], rows: Sequence[int]
+    trees: Sequence[nodes.Tree], rows: Sequence[int], chosen: Sequence[np.ndarray] | None = None
 ) -> Iterator[dict[str, np.ndarray | SparseRows]]:
     """Yield what :func:`tree_fields` does, boxes as differences, wide fields without their zeros.
 
-    Where no tree is large, these have them. ``rows`` are the numbers of nodes of the trees.
+    Where no tree is large, these have them. ``rows`` are the numbers of nodes of the trees;
+    ``chosen``, int32 [c] each, are those to yield, all by default.
     """
     is_large = max(rows, default=0) >= LEAST_SPARSE
-    for tree, used in zip(trees, rows, strict=True):
+    for number, (tree, used) in enumerate(zip(trees, rows, strict=True)):
         fields = nodes.views(tree, with_boxes=False)
-        lower, upper = box_differences(tree, used)
+        some = None if chosen is None else chosen[number]
+        if some is not None:
+            fields = {name: field[some] for name, field in fields.items()}
+        lower, upper = box_differences(tree, used, some)
         wide = {"stat": sparse_rows(fields["stat"]), "lower": lower, "upper": upper}
         made: dict[str, np.ndarray | SparseRows] = {**fields, **wide}
         if not is_large:

@@ -231,7 +231,7 @@ def _work(facts: Facts) -> dict[str, Any]:
     manifest = facts.manifest
     rows = 0 if manifest is None else manifest.position
     seconds = facts.seconds if facts.position is None and facts.seconds > 0.0 else None
-    stored = None if manifest is None else sum(int(s["bytes"]) for s in manifest.shards.values())
+    stored = None if manifest is None else manifest.stored_bytes
     return {
         "seconds of work": seconds,
         "rows a second": None if seconds is None else rows / seconds,

@@ -165,5 +165,5 @@ def _growth(run: Run) -> list[tuple[int, int, int]]:
                 nodes = sum(one.n_nodes for one in peek_blobs(blobs))
         except (CorruptError, StoreError):
             continue
-        sizes.append((position, nodes, sum(blob.n_bytes for blob in blobs)))
+        sizes.append((position, nodes, sum(blob.all_bytes for blob in blobs)))
     return sizes

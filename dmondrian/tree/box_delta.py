@@ -131,20 +131,23 @@ def _stepped_bound(boxes, v, k, side):
 
 
 @inline
-def _take_of_leaf(boxes, v, lower, upper):
-    """Take the differences of a leaf: its lower bounds, and in what upper ones are unlike them."""
+def _take_of_leaf(boxes, v, r, lower, upper):
+    """Take the differences of a leaf: its lower bounds, and in what upper ones are unlike them.
+
+    Node ``v`` is row ``r`` of what is taken.
+    """
     columns, binary, bits = boxes.columns, boxes.binary, boxes.bits
     p, half = np.uint64(columns.numeric.shape[0]), np.uint64(boxes.nested.shape[0])
     for k in range(p):
         j, low = np.uint64(columns.numeric[k]), boxes.words[v, k]
-        take(lower, v, j, low)
-        take(upper, v, j, boxes.words[v, p + k] ^ low)
+        take(lower, r, j, low)
+        take(upper, r, j, boxes.words[v, p + k] ^ low)
     g, at = np.uint64(columns.stepped.shape[0]), np.uint64(4) * p
     for k in range(g):
         j, low = np.uint64(columns.stepped[k]), _stepped_bound(boxes, v, k, 0)
-        take(lower, v, j, low)
+        take(lower, r, j, low)
         if boxes.steps[v, at + k] != boxes.steps[v, at + g + k]:
-            take(upper, v, j, _stepped_bound(boxes, v, k, 1) ^ low)
+            take(upper, r, j, _stepped_bound(boxes, v, k, 1) ^ low)
     for w in range(half):
         first, second = bits[v, w], bits[v, half + w]
         both = first & second
@@ -159,18 +162,18 @@ def _take_of_leaf(boxes, v, lower, upper):
                 boxes.bounds[k, seen, 0],
                 boxes.bounds[k, seen, 1],
             )
-            take(lower, v, j, low)
-            take(upper, v, j, high ^ low)
+            take(lower, r, j, low)
+            take(upper, r, j, high ^ low)
             left = without_lowest(left)
 
 
 @inline
-def _take_feature(boxes, v, a, b, j, lower, upper):
+def _take_feature(boxes, v, r, a, b, j, lower, upper):
     """Take the differences of feature ``j`` of a node with the children ``a`` and ``b``."""
     one, other = _rank(_bound(boxes, a, j, 0)), _rank(_bound(boxes, b, j, 0))
-    take(lower, v, j, _bound(boxes, v, j, 0) ^ _rank(min(one, other)))
+    take(lower, r, j, _bound(boxes, v, j, 0) ^ _rank(min(one, other)))
     one, other = _rank(_bound(boxes, a, j, 1)), _rank(_bound(boxes, b, j, 1))
-    take(upper, v, j, _bound(boxes, v, j, 1) ^ _rank(max(one, other)))
+    take(upper, r, j, _bound(boxes, v, j, 1) ^ _rank(max(one, other)))
 
 
 @inline
@@ -189,14 +192,14 @@ def _are_written_apart(boxes, v, a, b):
 
 
 @inline
-def _take_of_split(boxes, v, a, b, lower, upper):
+def _take_of_split(boxes, v, r, a, b, lower, upper):
     """Take the differences of a node with the children ``a`` and ``b``."""
     columns, bits, half = boxes.columns, boxes.bits, np.uint64(boxes.nested.shape[0])
     if _are_written_apart(boxes, v, a, b):
         for k in range(columns.numeric.shape[0]):
-            _take_feature(boxes, v, a, b, np.uint64(columns.numeric[k]), lower, upper)
+            _take_feature(boxes, v, r, a, b, np.uint64(columns.numeric[k]), lower, upper)
         for k in range(columns.stepped.shape[0]):
-            _take_feature(boxes, v, a, b, np.uint64(columns.stepped[k]), lower, upper)
+            _take_feature(boxes, v, r, a, b, np.uint64(columns.stepped[k]), lower, upper)
     for w in range(half):
         firsts, seconds = bits[a, w] | bits[b, w], bits[a, half + w] | bits[b, half + w]
         apart = (bits[v, w] ^ firsts) | (bits[v, half + w] ^ seconds)
@@ -204,7 +207,7 @@ def _take_of_split(boxes, v, a, b, lower, upper):
         apart = (apart | ~boxes.nested[w]) & boxes.binary[0, w]
         while apart != 0:
             k = (w << np.uint64(6)) + lowest_bit(apart)
-            _take_feature(boxes, v, a, b, np.uint64(columns.binary[k]), lower, upper)
+            _take_feature(boxes, v, r, a, b, np.uint64(columns.binary[k]), lower, upper)
             apart = without_lowest(apart)
 
 
@@ -220,34 +223,43 @@ def _ask_for(boxes, v):
 
 
 @kernel
-def _take_differences(boxes, lower, upper):
-    """Take differences of lower and upper bounds, uint32 [m, d] each. O(m d).
+def _take_differences(boxes, chosen, lower, upper):
+    """Take differences of lower and upper bounds of chosen nodes, uint32 [c, d] each. O(c d).
+
+    ``chosen`` are int32 [c]; where there is none, all m nodes are taken.
 
     Links beyond the nodes are of a tree that learns meanwhile: what is taken then is of no tree,
     but nothing else is read.
     """
-    m = boxes.links.shape[0]
-    for v in range(np.uint64(m)):
-        _ask_for(boxes, min(v + np.uint64(_AHEAD), np.uint64(m - 1)))
-        begin_row(lower, v)
-        begin_row(upper, v)
+    m, is_all = boxes.links.shape[0], chosen.shape[0] == 0
+    n_rows = m if is_all else chosen.shape[0]
+    for r in range(np.uint64(n_rows)):
+        soon = min(r + np.uint64(_AHEAD), np.uint64(n_rows - 1))
+        v = r if is_all else np.uint64(chosen[r])
+        _ask_for(boxes, soon if is_all else np.uint64(chosen[soon]))
+        begin_row(lower, r)
+        begin_row(upper, r)
         left, right = np.int64(boxes.links[v, LEFT]), np.int64(boxes.links[v, RIGHT])
         if not (0 <= left < m and 0 <= right < m):
-            _take_of_leaf(boxes, v, lower, upper)
+            _take_of_leaf(boxes, v, r, lower, upper)
         else:
-            _take_of_split(boxes, v, np.uint64(left), np.uint64(right), lower, upper)
-        end_row(lower, v)
-        end_row(upper, v)
+            _take_of_split(boxes, v, r, np.uint64(left), np.uint64(right), lower, upper)
+        end_row(lower, r)
+        end_row(upper, r)
 
 
-def box_differences(tree: Tree, n_nodes: int) -> tuple[SparseRows, SparseRows]:
+def box_differences(
+    tree: Tree, n_nodes: int, chosen: np.ndarray | None = None
+) -> tuple[SparseRows, SparseRows]:
     """Return the differences of the lower and upper bounds of nodes, float32 [m, d] each. O(m d).
 
-    ``n_nodes`` is m: no more than the tree has.
+    ``n_nodes`` is m: no more than the tree has. Of ``chosen`` nodes, int32 [c], it is [c, d].
     """
-    d = tree.n_features
-    lower, upper = (nothing_found(n_nodes, d, np.uint32) for _ in range(2))
-    _take_differences(_boxes_of(tree, n_nodes), lower, upper)
+    d, n_rows = tree.n_features, n_nodes if chosen is None else len(chosen)
+    lower, upper = (nothing_found(n_rows, d, np.uint32) for _ in range(2))
+    if n_rows:
+        nodes = np.empty(0, np.int32) if chosen is None else chosen
+        _take_differences(_boxes_of(tree, n_nodes), read_only(nodes), lower, upper)
     kind = np.dtype(np.float32)
     return packed_rows(lower, kind), packed_rows(upper, kind)
 

@@ -103,9 +103,11 @@ def stored(blob: Blob, sizes: Sequence[int]) -> Stored:
 
     Loading needs its bytes, its decoded columns, the trees and the memory to check one tree, at
     most the size of the tree. Flat predictors of the trees take less than half their bytes again.
+    Of a difference, at most half of the nodes are decoded twice.
     """
     held = 3 * sum(sizes) // 2 + TREE_BYTES * len(sizes)
-    return Stored(blob, held, blob.n_bytes + sum(sizes) + max(sizes, default=0))
+    twice = 0 if blob.base is None else sum(sizes) // 2
+    return Stored(blob, held, blob.all_bytes + sum(sizes) + twice + max(sizes, default=0))
 
 
 def row_needs(

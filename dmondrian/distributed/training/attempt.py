@@ -75,6 +75,8 @@ class AttemptOptions:
     listener: Listener | None = None
     job: str | None = None  # see `Lease.take`
     keep: int | None = None  # newest checkpoints that are kept; None for all
+    # Whether the last states are whole: their bytes then tell nothing of the way there.
+    ends_whole: bool = True
     validation: Validation | None = None  # evaluates checkpoints on held-out data
     alerts: Alerts | None = None
     on_event: EventListener | None = None
@@ -364,7 +366,7 @@ class Attempt:
                 client, self.run, self.ledger, self.options.interval, self.plan, manifest,
                 self.options.limits, ProgressReporter(listen), lease, events,
                 lambda: _equip(client), self.options.keep, self.options.validation,
-                observe if is_observed else None,
+                observe if is_observed else None, self.options.ends_whole,
             )  # fmt: skip
 
         coordinator = begin()

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
+from dmondrian.checkpoint.pruning import position_apart
 from dmondrian.checkpoint.stream import BATCHES
 from dmondrian.data import BatchFiles, Schema, stored_plan
 from dmondrian.data.columns import check_types
@@ -130,9 +131,11 @@ def drop_learned(files: BatchFiles, run: Run) -> None:
 
 
 def safe_position(run: Run) -> int:
-    """Return up to which row the two newest checkpoints of a run and its parts are; 0 without."""
-    positions = [sorted(one.manifests())[-2:] for one in (run, *parts_of(run))]
-    return min(two[0] if len(two) == 2 else 0 for two in positions)
+    """Return up to which row two checkpoints of a run and its parts are; 0 without.
+
+    The newest one, and the newest before it that one damaged blob does not spoil along with it.
+    """
+    return min(position_apart(one) or 0 for one in (run, *parts_of(run)))
 
 
 def refuse_with_labels(labels: Any) -> None:

@@ -19,6 +19,7 @@ from distributed import Client
 
 from dmondrian import errors
 from dmondrian.checkpoint import Lease, Manifest, Run
+from dmondrian.checkpoint.manifest import base_of, blobs_of
 from dmondrian.checkpoint.pruning import prune_while_training
 from dmondrian.checkpoint.summary import Summary, total
 from dmondrian.data import Plan
@@ -118,6 +119,7 @@ class Coordinator:
         keep: int | None = None,
         validation: Validation | None = None,
         observe: Callable[[int, Progress], None] | None = None,
+        ends_whole: bool = True,
     ) -> None:
         self.attempt = uuid.uuid4().hex
         self.manifest = manifest
@@ -142,7 +144,7 @@ class Coordinator:
         self._sent: dict[str, dict[str, SentBundle]] = {}  # pending orders, by worker and key
         self._workers = Workers(client)
         self._lost_workers = LostWorkers(self._workers, self._states, self._row, events)
-        self._equip, self._keep = equip, keep
+        self._equip, self._keep, self._ends_whole = equip, keep, ends_whole
         self._events, self._validation = events, validation
         self._observe = observe
         self._results = ResultQueue(client)  # contexts: `SentBundle`
@@ -538,6 +540,7 @@ class Coordinator:
             samples=is_new and self._ledger.calibration is not None,
             with_labels=is_new and state.shard == self._states[0].shard,
             save=(is_new or unit.index == self._stop) and unit.index in self._marks,
+            whole=self._ends_whole and unit.index == len(self._units) - 1,
             n_threads=n_threads,
             settled=self._units[settled].start,
             mean=self._ledger.mean(unit.index),
@@ -659,6 +662,7 @@ class Coordinator:
     def _note_saved(self, state: ShardState, unit: int, answer: Answer) -> None:
         if answer.saved is not None:
             state.base, (state.digest, state.n_bytes) = unit + 1, answer.saved
+            state.whole = answer.base
             state.summary = answer.summary
             self.schedule.add_saving(answer.worker, answer.saving)
 
@@ -709,7 +713,7 @@ class Coordinator:
             return False
         position = self._row(settled)
         if bases == {settled} and position > self.durable:
-            saved = {t.shard: {"digest": t.digest, "bytes": t.n_bytes} for t in self._states}
+            saved = {t.shard: t.entry for t in self._states}
             self._commit(position, saved, total([t.summary for t in self._states]))
         return True
 
@@ -734,7 +738,8 @@ class Coordinator:
         if self._validation is not None:
             self._validation.begin(position, self._client)
         if self._keep is not None:
-            needed = [state.digest for state in self._states if state.digest is not None]
+            states = [state for state in self._states if state.digest is not None]
+            needed = [digest for state in states for digest, _ in blobs_of(state.entry)]
             try:
                 stay = set() if self._validation is None else self._validation.needed()
                 prune_while_training(self._run, position, self._keep, needed, stay)
@@ -749,6 +754,8 @@ class Coordinator:
         self._workers.notify(list(self._workers.threads), forget, self._run.url, self.attempt, None)
 
 
-def _blob(saved: Mapping[str, Any] | None) -> tuple[str | None, int]:
-    """Return digest and size of a shard's saved state; (None, 0) without one."""
-    return (None, 0) if saved is None else (saved["digest"], int(saved["bytes"]))
+def _blob(saved: Mapping[str, Any] | None) -> tuple[str | None, int, tuple[str, int] | None]:
+    """Return digest, size and base of a shard's saved state; (None, 0, None) without one."""
+    if saved is None:
+        return None, 0, None
+    return saved["digest"], int(saved["bytes"]), base_of(saved)

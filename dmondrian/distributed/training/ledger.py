@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian.checkpoint.kept_shares import KeptShares, SharesWriter
+from dmondrian.checkpoint.manifest import shard_entry
 from dmondrian.checkpoint.summary import Summary, total
 from dmondrian.distributed.metrics.drift_test import drift_advice, drift_in_words
 from dmondrian.distributed.metrics.progressive import WORSE, Progressive
@@ -46,7 +47,7 @@ LATE_ROWS = "late_rows"
 """Name of the count of rows that came after the block of their time."""
 
 _LEAST_ROWS = 100  # before a warning about them
-Saved = dict[int, dict[str, Any]]  # shard: {"digest", "bytes"}
+Saved = dict[int, dict[str, Any]]  # entries of a manifest, by shard
 
 
 @dataclass
@@ -217,7 +218,7 @@ class Ledger:
             if self._sortedness is not None and blocks[0].y is not None:
                 self._sortedness.add(blocks[0].y)
         saved = {
-            shard: {"digest": answer.saved[0], "bytes": answer.saved[1]}
+            shard: shard_entry(answer.saved, answer.base)
             for shard, answer in sorted(answers.items())
             if answer.saved is not None
         }

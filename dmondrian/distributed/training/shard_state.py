@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from dmondrian.checkpoint.manifest import shard_entry
 from dmondrian.distributed.worker.messages import FAILED, GAP, GONE, MOVED, Answer, Reply
 from dmondrian.errors import (
     ClusterError,
@@ -48,6 +49,9 @@ class ShardState:
     base: int  # unit after the newest saved state
     digest: str | None  # blob of that state; None for empty trees
     n_bytes: int = 0  # size of that blob
+    whole: tuple[str, int] | None = (
+        None  # digest and size of what it is the difference from, if any
+    )
     summary: Summary | None = None  # of its trees, if this attempt saved them
     address: str | None = None  # worker that holds it
     is_held: bool = False  # whether it is restored there
@@ -66,6 +70,12 @@ class ShardState:
         """Start at the saved state: the rows before it are learned."""
         self.done = self.sent = self.base
         self.best = self.base - 1
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What a manifest has of its saved state."""
+        assert self.digest is not None
+        return shard_entry((self.digest, self.n_bytes), self.whole)
 
     def fail(self, answer: Answer, limits: Limits) -> bool:
         """Record a failure and when to retry; return whether the run must give up.

@@ -49,6 +49,7 @@ class Step(Order):
     with_labels: bool = False  # return targets, weights and counts: asked of one shard only
     samples: bool = False  # return forecasts of the row sample that calibration is fitted to
     save: bool = False  # upload the state at `stop`
+    whole: bool = False  # not as the difference from another one
     n_threads: int = 1  # threads over trees
     settled: int = 0  # rows before it are scored: their answers may be dropped
     mean: np.ndarray | None = (
@@ -120,6 +121,7 @@ class Answer:
     position: int = -1  # rows the shard has learned; -1 where there is no shard
     blocks: list[BlockAnswer] = field(default_factory=list)
     saved: tuple[str, int] | None = None  # digest and bytes of the state at the step's stop
+    base: tuple[str, int] | None = None  # of the state that this one is the difference from, if any
     summary: Summary | None = None  # of the trees in that state
     seconds: float = 0.0  # time the order took on the worker
     saving: float = 0.0  # seconds to encode the state, and to store it beside learning

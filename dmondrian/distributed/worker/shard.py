@@ -9,11 +9,11 @@ before the trees add later rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian.checkpoint.codec import encode_forest
+from dmondrian.checkpoint.deltas import Base, Encoded, encode_state
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.data import Chunk
 from dmondrian.distributed.worker.block_cache import PreparedChunk
@@ -24,6 +24,14 @@ from dmondrian.forest.forest import Forest
 from dmondrian.joint_fit.minibatch import Piece, add_rows, apply_targets
 from dmondrian.prequential.forecasts import forecast_and_learn_all
 from dmondrian.prequential.stream_sample import forecast_and_learn
+
+
+class Saved(NamedTuple):
+    """A state in the store."""
+
+    blob: tuple[str, int]  # digest and bytes
+    base: tuple[str, int] | None  # of what it is a difference from
+    summary: Summary  # of its trees
 
 
 @dataclass
@@ -39,9 +47,11 @@ class Shard:
     failed: int = 0  # `recalls` of the step that failed last
     answers: dict[int, BlockAnswer] = field(default_factory=dict)  # by first row, until scored
     next_batch: Piece | None = None  # rows after `position` added to the trees, but not fitted yet
-    # by position: digest and bytes of a saved state; an encoded state that is not stored yet
-    saved: dict[int, tuple[str, int, Summary]] = field(default_factory=dict)
-    unsaved: dict[int, tuple[bytes, Summary]] = field(default_factory=dict)
+    saved: dict[int, Saved] = field(default_factory=dict)  # by position
+    # by position: an encoded state that is not stored yet
+    unsaved: dict[int, tuple[Encoded, Summary]] = field(default_factory=dict)
+    base: Base | None = None  # what the next state may be a difference from; it is stored
+    stored: int = -1  # position of the last state that was stored
 
     def forget_before(self, position: int) -> None:
         """Drop answers for rows before a position, and states saved up to it."""
@@ -100,12 +110,15 @@ def learn_jointly(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: St
     shard.answers[order.start], shard.next_batch = answer, None
     shard.position = order.stop
     if order.save:
-        shard.unsaved[order.stop] = encoded_state(shard.forest)
+        shard.unsaved[order.stop] = encoded_state(shard, order)
 
 
-def encoded_state(forest: Forest) -> tuple[bytes, Summary]:
-    """Return a forest's blob, and the summary of its trees."""
-    return encode_forest(*forest.stored()), Summary.of(forest)
+def encoded_state(shard: Shard, order: Step) -> tuple[Encoded, Summary]:
+    """Return a shard's state as bytes, and the summary of its trees."""
+    # Who deletes old checkpoints knows of the states that are stored: of these alone, the one that
+    # this state may be a difference from is in one that stays.
+    base = None if shard.unsaved else shard.base
+    return encode_state(shard.forest, base, order.whole), Summary.of(shard.forest)
 
 
 def rows_between(

@@ -23,7 +23,7 @@ import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker, secede
 
 from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.checkpoint.codec import decode_forest
+from dmondrian.checkpoint.deltas import Base, Encoded, read_state
 from dmondrian.checkpoint.manifest import manifest_name
 from dmondrian.checkpoint.run import Run
 from dmondrian.checkpoint.summary import Summary
@@ -56,6 +56,7 @@ from dmondrian.distributed.worker.messages import (
 )
 from dmondrian.distributed.worker.sampling_profiler import stop_profiler
 from dmondrian.distributed.worker.shard import (
+    Saved,
     Shard,
     encoded_state,
     learn_block,
@@ -312,8 +313,8 @@ def _restore(registry: Registry, order: Restore) -> Answer:
         held = registry.open(order)
         if not order.floor <= order.position <= held.plan.n_rows:
             raise CorruptError(f"the plan of {order.run} has no position {order.position}")
-        forest = _forest(held, order)
-        shard = Shard(forest, order.position, sum(map(len, held.ranges)))
+        forest, base = _forest(held, order)
+        shard = Shard(forest, order.position, sum(map(len, held.ranges)), base=base)
         next_sums = _sum_next_batch(held, shard, order.next_stop, 1)
     except _DamagedBlobError as error:
         return _fault(DAMAGED, order, error)
@@ -345,29 +346,36 @@ def _check_code(order: Restore) -> None:
         )
 
 
-def _forest(held: HeldRun, order: Restore) -> Forest:
-    forest: Any = _restored(held, order)
+def _forest(held: HeldRun, order: Restore) -> tuple[Forest, Base | None]:
+    """Return the trees of an order, and what their next state may be a difference from."""
+    found: tuple[Any, Base | None] = _restored(held, order)
+    forest = found[0]
     if forest.parameters.follows_stream and forest.boosted is not None:
         forest.boosted.shared = held.sets.get  # all shards learn the same rows
-    return forest
+    return found
 
 
-def _restored(held: HeldRun, order: Restore) -> Forest:
+def _restored(held: HeldRun, order: Restore) -> tuple[Forest, Base | None]:
     numbers = held.ranges[order.shard]
     if order.digest is None:
-        return empty_shard(held.parameters, numbers)
-    try:
-        data = held.run.get_blob(order.digest)
-    except CorruptError as error:
-        raise _DamagedBlobError(str(error)) from error
-    forest = forest_from_state(*decode_forest(data))
+        return empty_shard(held.parameters, numbers), None
+
+    def read(digest: str, n_bytes: int | None) -> bytes:
+        try:
+            return held.run.get_blob(digest, n_bytes)
+        except CorruptError as error:
+            raise _DamagedBlobError(str(error)) from error
+
+    name = f"blobs/{order.digest} of {order.run}"
+    state = read_state(read, order.digest, name=name)
+    forest = forest_from_state(state.header, state.trees)
     if forest.parameters != held.parameters or list(forest.tree_numbers) != list(numbers):
         raise CorruptError(
             f"blob {order.digest} of {order.run} holds trees {list(forest.tree_numbers)} or "
             f"parameters of another run; shard {order.shard} expected trees {list(numbers)}"
         )
     _check_position(held, order, forest)
-    return forest
+    return forest, state.base(forest)
 
 
 def _check_position(held: HeldRun, order: Restore, forest: Forest) -> None:
@@ -449,12 +457,13 @@ def _save(held: HeldRun, shard: Shard, order: Step, answer: Answer) -> Answer | 
         return answer
     try:
         if state is None:
-            state = encoded_state(shard.forest)
+            state = encoded_state(shard, order)
     except Exception as error:  # noqa: BLE001 - the shard is intact
         return _fault(FAILED, order, error, shard.position)
     # Kept until it is stored: the next step may run before this one is repeated.
     shard.unsaved[order.stop] = state
-    return Storing(partial(_store, held, shard, order, answer, state, began), len(state[0]))
+    n_bytes = len(state[0].data)
+    return Storing(partial(_store, held, shard, order, answer, state, began), n_bytes)
 
 
 def _store(
@@ -462,23 +471,27 @@ def _store(
     shard: Shard,
     order: Step,
     answer: Answer,
-    state: tuple[bytes, Summary],
+    state: tuple[Encoded, Summary],
     began: float,
 ) -> Answer:
     """Store an encoded state; return the answer with its digest."""
-    data, summary = state
+    encoded, summary = state
     try:
-        found = held.run.put_blob(data), len(data), summary
+        digest = held.run.put_blob(encoded.data)
     except Exception as error:  # noqa: BLE001 - the shard is intact; the store may recover
         return _fault(FAILED, order, error, order.stop)
+    since = None if encoded.base is None else encoded.base.blob
+    found = Saved((digest, len(encoded.data)), since, summary)
     shard.saved[order.stop] = found
+    if order.stop > shard.stored:  # states may be stored in another order than they were made
+        shard.stored, shard.base = order.stop, encoded.base_after(digest)
     shard.unsaved.pop(order.stop, None)
     return _with_saved(answer, found, began)
 
 
-def _with_saved(answer: Answer, found: tuple[str, int, Summary], began: float) -> Answer:
-    digest, n_bytes, answer.summary = found
-    answer.saved, answer.saving = (digest, n_bytes), time.perf_counter() - began
+def _with_saved(answer: Answer, found: Saved, began: float) -> Answer:
+    answer.saved, answer.base, answer.summary = found
+    answer.saving = time.perf_counter() - began
     return answer
 
 

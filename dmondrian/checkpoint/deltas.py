@@ -1,0 +1,291 @@
+"""Deltas: the state of a forest as the nodes that have changed since a whole state in the store.
+
+A forest that learns few rows changes few of its nodes: those on the ways of these rows. Its
+state is written as a difference from the last whole one of the same trees, never from another
+difference: to read a state takes two blobs at most, and a damaged difference spoils no other
+state. The next state is whole once differences have come to cost more than whole states do, on
+average, or once `MOST` of them need the same one.
+
+Relies on marks of nodes (:mod:`dmondrian.tree.node_marks`) to find what has changed: `MARK_BYTES` a
+node in memory beside the forest. Promises that a state which is read of a difference is, in every
+number, the one that was written; that both blobs are those of their digests is for who reads them
+to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dmondrian._memory_limit import usable_bytes
+from dmondrian._numba.mechanisms import uses
+from dmondrian.checkpoint.codec import NODE, Since, decode_blob, encode_forest
+from dmondrian.checkpoint.document import dump_json
+from dmondrian.errors import CorruptError
+
+if TYPE_CHECKING:
+    from dmondrian.forest.forest import Forest
+
+MOST = 16
+"""Differences from one whole state: as many checkpoints are lost where that one is damaged."""
+
+LARGEST_SHARE = 0.5
+"""Of nodes that have changed: more of them are no difference worth reading two blobs for."""
+
+Array = np.ndarray[Any, Any]
+Trees = list[dict[str, Array]]
+Read = Callable[[str, int | None], bytes]  # of a digest and, where it is known, a number of bytes
+
+
+@dataclass(frozen=True)
+class Base:
+    """A whole state in the store, and the marks of its nodes."""
+
+    digest: str
+    n_bytes: int
+    marks: tuple[Array, ...]  # uint64 [m, 2] of each tree
+    count: int = 0  # differences from it so far
+    n_written: int = 0  # bytes of these
+
+    @property
+    def blob(self) -> tuple[str, int]:
+        """Its digest and bytes."""
+        return self.digest, self.n_bytes
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A state as bytes."""
+
+    data: bytes
+    base: Base | None  # what it is the difference from; None of a whole state
+    marks: tuple[Array, ...] | None  # of a whole state that others may be differences from
+
+    def base_after(self, digest: str) -> Base | None:
+        """Return what the next state may be a difference from, once this one is stored."""
+        if self.base is not None:
+            n_written = self.base.n_written + len(self.data)
+            return replace(self.base, count=self.base.count + 1, n_written=n_written)
+        return None if self.marks is None else Base(digest, len(self.data), self.marks)
+
+
+class State(NamedTuple):
+    """A state that was read."""
+
+    header: dict[str, Any]
+    trees: Trees
+    digest: str  # of its blob
+    n_bytes: int  # of that
+    since: Since | None  # where it is a difference
+    changed: list[tuple[Array, int]]  # of a difference: nodes of each tree, and how many were there
+
+    def base(self, forest: Forest) -> Base | None:
+        """Return what the next state of its forest, which learns nothing meanwhile, differs from."""
+        rows = _rows_of(forest)
+        if rows is None:
+            return None
+        marks = _marks_of(forest, rows)
+        if self.since is None:
+            return Base(self.digest, self.n_bytes, marks)
+        from dmondrian.tree.node_marks import unknown
+
+        before = (unknown(own, *of) for own, of in zip(marks, self.changed, strict=True))
+        n_written = self.since.n_written + self.n_bytes
+        named = self.since.digest, self.since.n_bytes
+        return Base(*named, tuple(before), self.since.n_earlier + 1, n_written)
+
+
+def _rows_of(forest: Forest) -> list[int] | None:
+    """Return the nodes of each tree of a forest that may be stored as a difference; else None."""
+    from dmondrian.forest import forest as of_forests
+
+    if not uses("deltas"):
+        return None
+    _, _, rows = forest.stored()
+    is_large = rows is not None and max(rows, default=0) >= of_forests.LEAST_SPARSE
+    return rows if is_large else None
+
+
+def _marks_of(forest: Forest, rows: Sequence[int]) -> tuple[Array, ...]:
+    from dmondrian.tree.node_marks import marks_of
+
+    return tuple(marks_of(tree, m) for tree, m in zip(forest.trees, rows, strict=True))
+
+
+def encode_state(forest: Forest, base: Base | None = None, is_last: bool = False) -> Encoded:
+    """Write the state of a forest that nobody changes meanwhile, whole or as a difference.
+
+    Parameters
+    ----------
+    forest : Forest
+    base : Base or None
+        The last whole state of these trees that is in the store.
+    is_last : bool
+        Whether the state is to be whole, and no other will be a difference from it.
+    """
+    rows = None if is_last else _rows_of(forest)
+    if rows is None:
+        return Encoded(encode_forest(*forest.stored()), None, None)
+    from dmondrian.tree.node_marks import changed_nodes
+
+    marks = _marks_of(forest, rows)
+    if base is not None and base.count < MOST and len(base.marks) == len(rows):
+        each = zip(forest.trees, marks, base.marks, strict=True)
+        changed = [changed_nodes(*one) for one in each]
+        counts = [len(nodes) for nodes in changed]
+        if _pays(sum(counts), sum(rows), base):
+            since = Since(base.digest, base.n_bytes, base.count, base.n_written, rows)
+            trees = (
+                {**fields, NODE: nodes}
+                for fields, nodes in zip(forest.stored_nodes(rows, changed), changed, strict=True)
+            )
+            return Encoded(encode_forest(forest.stored()[0], trees, counts, since), base, None)
+    return Encoded(encode_forest(*forest.stored()), None, marks)
+
+
+def _pays(n_changed: int, n_nodes: int, base: Base) -> bool:
+    """Return whether a difference costs less than states since the base did, on average."""
+    n_bytes = base.n_bytes * n_changed / sum(map(len, base.marks))
+    average = (base.n_bytes + base.n_written) / (base.count + 1)
+    return n_changed <= LARGEST_SHARE * n_nodes and n_bytes < average
+
+
+def read_state(
+    read: Read, digest: str, n_bytes: int | None = None, *, name: str, max_bytes: int | None = None
+) -> State:
+    """Read a state that `encode_state` wrote.
+
+    Parameters
+    ----------
+    read : callable
+        Returns the bytes of a blob by its digest and, where it is known, its size; checked. What
+        it raises goes through.
+    digest : str
+    n_bytes : int or None
+        Of the blob with that digest.
+    name : str
+        What it is called in error messages.
+    max_bytes : int or None
+        Largest size of all arrays together, as of
+        :func:`~dmondrian.checkpoint.codec.decode_forest`.
+
+    Raises
+    ------
+    CorruptError
+        The bytes are no state.
+    """
+    limit = usable_bytes() // 2 if max_bytes is None else max_bytes
+    data = read(digest, n_bytes)
+    found, n_own = decode_blob(data, name=name, max_bytes=limit), len(data)
+    del data
+    since = found.since
+    if since is None:
+        return State(found.header, found.trees, digest, n_own, None, [])
+    named = f"{name}, which has changed since blobs/{since.digest}"
+    whole = decode_blob(read(since.digest, since.n_bytes), name=named, max_bytes=limit)
+    if whole.since is not None or len(whole.trees) != len(found.trees):
+        raise CorruptError(
+            f"{named}: that is no whole state of {len(found.trees)} trees. {_ADVICE}"
+        )
+    changed = [
+        (own[NODE], _length(tree)) for own, tree in zip(found.trees, whole.trees, strict=True)
+    ]
+    try:
+        trees = _patched(whole.trees, found.trees, since.nodes, limit)
+    except CorruptError as error:
+        raise CorruptError(f"{named}: {error} {_ADVICE}") from error
+    return State(found.header, trees, digest, n_own, since, changed)
+
+
+def _length(tree: Mapping[str, Array]) -> int:
+    return len(next(iter(tree.values()), ()))
+
+
+def are_same(read: Read, *shards: Mapping[str, Any]) -> bool:
+    """Return whether entries of manifests are of equal states, in every number.
+
+    Raises
+    ------
+    CorruptError
+        One of them cannot be read.
+    """
+    first, *others = (
+        read_state(read, shard["digest"], shard["bytes"], name=f"blobs/{shard['digest']}")
+        for shard in shards
+    )
+    return all(
+        dump_json(first.header) == dump_json(other.header)
+        and are_same_trees(first.trees, other.trees)
+        for other in others
+    )
+
+
+def are_same_trees(
+    one: Sequence[Mapping[str, Array]], other: Sequence[Mapping[str, Array]]
+) -> bool:
+    """Return whether trees have the same fields, to the last bit."""
+    return len(one) == len(other) and all(
+        a.keys() == b.keys() and all(_is_same(a[name], b[name]) for name in a)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _is_same(one: Array, other: Array) -> bool:
+    return (
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
+    )
+
+
+_ADVICE = "It is damaged or was not written by dmondrian: use an earlier checkpoint."
+
+
+def _patched(trees: Trees, changed: Trees, sizes: Sequence[int], limit: int) -> Trees:
+    """Return trees with the nodes that have changed; both lists are emptied."""
+    patched: Trees = []
+    while trees:
+        tree, own, n_nodes = trees.pop(0), changed.pop(0), sizes[len(patched)]
+        nodes = own.pop(NODE)
+        _check(tree, own, nodes, n_nodes)
+        # All of this tree is there twice at most, one field after the other.
+        n_bytes = sum(field.nbytes for one in (*trees, *patched, tree) for field in one.values())
+        beside = max((field[:1].nbytes * n_nodes for field in own.values()), default=0)
+        if n_bytes + beside > limit:
+            raise CorruptError(
+                f"It declares trees of {n_bytes + beside} bytes, more than the {limit} bytes that "
+                "may be used."
+            )
+        patched.append(
+            {name: _field(tree.pop(name), own.pop(name), nodes, n_nodes) for name in [*tree]}
+        )
+    return patched
+
+
+def _check(tree: Mapping[str, Array], own: Mapping[str, Array], nodes: Array, m: int) -> None:
+    """Refuse nodes that are not in order, or not those that are new; or others fields."""
+    kinds, others = (
+        {name: (field.dtype, field.shape[1:]) for name, field in one.items()} for one in (tree, own)
+    )
+    if kinds != others:
+        raise CorruptError("The fields of the two states differ.")
+    n_before = min(m, _length(tree))
+    is_rising = (nodes[1:] > nodes[:-1]).all() and (nodes[:1] >= 0).all() and (nodes[-1:] < m).all()
+    if not is_rising or np.count_nonzero(nodes >= n_before) != m - n_before:
+        raise CorruptError(
+            "The nodes that have changed are not in order, or lack some that are new."
+        )
+
+
+def _field(before: Array, changed: Array, nodes: Array, n_nodes: int) -> Array:
+    """Return a field of a tree with the nodes that have changed; in its memory where it can."""
+    field = before
+    if len(before) != n_nodes or not before.flags.writeable:
+        n = min(len(before), n_nodes)
+        field = np.empty((n_nodes, *before.shape[1:]), before.dtype)
+        field[:n] = before[:n]
+    field[nodes] = changed
+    return field
