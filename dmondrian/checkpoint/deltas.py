@@ -83,7 +83,7 @@ class State(NamedTuple):
     changed: list[tuple[Array, int]]  # of a difference: nodes of each tree, and how many were there
 
     def base(self, forest: Forest) -> Base | None:
-        """Return what the next state of its forest, which learns nothing meanwhile, differs from."""
+        """Return what the next state may differ from, of its forest before it learns more."""
         rows = _rows_of(forest)
         if rows is None:
             return None
@@ -144,6 +144,16 @@ def encode_state(forest: Forest, base: Base | None = None, is_last: bool = False
             )
             return Encoded(encode_forest(forest.stored()[0], trees, counts, since), base, None)
     return Encoded(encode_forest(*forest.stored()), None, marks)
+
+
+def warm_marks(forest: Forest) -> None:
+    """Compile the kernels that differences need, where the forest may once be stored as one."""
+    rows = forest.stored()[2]
+    if rows is not None and uses("deltas"):
+        from dmondrian.tree.node_marks import changed_nodes
+
+        for tree, marks in zip(forest.trees, _marks_of(forest, rows), strict=True):
+            changed_nodes(tree, marks, marks)
 
 
 def _pays(n_changed: int, n_nodes: int, base: Base) -> bool:

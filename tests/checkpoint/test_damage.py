@@ -168,6 +168,9 @@ def test_a_crafted_manifest_cannot_name_a_path(run: Run) -> None:
         {"shards": {"0": {"digest": "0" * 64, "bytes": -1}}},
         {"shards": {"0": {"digest": "0" * 64, "bytes": True}}},
         {"shards": {"../0": SHARD}},
+        {"shards": {"0": {**SHARD, "base": {"digest": "../../etc/passwd", "bytes": 1}}}},
+        {"shards": {"0": {**SHARD, "base": {**SHARD, "base": SHARD}}}},
+        {"shards": {"0": {**SHARD, "base": None}}},
         {"shards": [SHARD]},
         {"shards": None},
         {"position": "40"},
@@ -177,7 +180,7 @@ def test_a_crafted_manifest_cannot_name_a_path(run: Run) -> None:
         {"final": 1},
         {"metrics": []},
         {"plan": 3},
-        {"format": 2},
+        {"format": 3},
     ):
         file_of(run, 40).write_bytes(seal({**good, **change}))
         with pytest.raises(CorruptError, match="40"):

@@ -209,7 +209,7 @@ def test_metrics_are_strict_json_with_exact_numbers(run: Run) -> None:
 
 
 def test_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
-    Run.create(tmp_path, {**ASKED, "format": 3})
+    Run.create(tmp_path, {**ASKED, "format": 4})
     with pytest.raises(CheckpointError, match="upgrade"):
         Run.open(tmp_path)
 

@@ -29,6 +29,7 @@ from distributed.scheduler import DEFAULT_EXTENSIONS
 from distributed.security import Security
 
 from dmondrian.checkpoint import decode_forest, encode_forest
+from dmondrian.checkpoint.deltas import warm_marks
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.distributed.cluster.interrupt import DeferredInterrupt, without_sigint
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
@@ -364,6 +365,7 @@ def warm(parameters: ForestParameters, calibrate: bool = False, progressive: boo
         for w in (None, np.ones(2)):
             forecast_and_learn_all(forest, X, y, w, position=4, n_trees=1, samples=calibrate)
     encode_forest(*forest.stored())
+    warm_marks(forest)
     Summary.of(forest)
 
 
