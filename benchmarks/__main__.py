@@ -87,7 +87,7 @@ RUNS = (
     Run("kernel.figure_9", "", "--set california_housing --max-rows 200 --lifetimes 0.3 1"),
     Run("kernel.figure_10", "", "--set california_housing --max-rows 200 --lifetimes 0.3 1"),
     Run("kernel.speed_table", "", "--sets california_housing --max-rows 200"),
-    Run("blobs", "", None),
+    Run("blobs", "", "--set adult --rows 16000 --trees 1 --repeats 1"),
     Run("chaos", "", None),
     Run("recovery", "", None),
     Run("far_hosts", "", None),
