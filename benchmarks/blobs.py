@@ -83,8 +83,8 @@ PAGE = Page(
         "A row and tree of covtype takes {encode} microseconds to encode, {restore} to restore, and"
         " {size} bytes; with the zeros of boxes and statistics it would be {before}.",
         "A large forest of covtype that is saved after few rows each time writes {looks} of the"
-        " bytes of whole states, in {looks_s} instead of {looks_whole_s} seconds; after many, {growth} of"
-        " them, in {growth_s} instead of {growth_whole_s}.",
+        " bytes of whole states, in {looks_s} instead of {looks_whole_s} seconds; after many,"
+        " {growth} of them, in {growth_s} instead of {growth_whole_s}.",
     ),
 )
 
@@ -154,17 +154,8 @@ def saves(
         base = _put(encoded, blobs)[1]
         n_differences += encoded.base is not None
     whole, own, *times = sums.tolist()
-    return [
-        f"{name}, classifier",
-        first,
-        step,
-        n_saves,
-        n_differences,
-        whole,
-        own,
-        own / whole,
-        *times,
-    ]
+    counts = first, step, n_saves, n_differences
+    return [f"{name}, classifier", *counts, whole, own, own / whole, *times]
 
 
 def _put(encoded: Encoded, blobs: dict[str, bytes]) -> tuple[str, Base | None]:

@@ -46,7 +46,7 @@ from dmondrian._numba.mechanisms import MECHANISMS
 
 ROOT = Path(__file__).parents[1]
 PASSES = "passes"  # of our own, in Numba's compiler
-NAMES = (*MECHANISMS, PASSES)
+NAMES = (*(name for name in MECHANISMS if name != "deltas"), PASSES)  # `benchmarks.blobs` has that
 ABOUT = {**MECHANISMS, PASSES: "own passes in Numba's compiler (without them: the stock mode)"}
 BATCH = 500  # rows of a call of a stream
 ALONE = 4000  # rows that come one by one

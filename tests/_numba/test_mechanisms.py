@@ -25,8 +25,11 @@ from numba import config
 from dmondrian import AMFClassifier
 from dmondrian.estimators import single_row
 from dmondrian._numba.mode import is_stock
+from dmondrian.checkpoint.deltas import encode_state
+from dmondrian.forest import forest as of_forests
 from dmondrian.tree import prefetch
 
+of_forests.LEAST_SPARSE = 0
 passed = []
 learn = single_row.SingleRow.learn
 single_row.SingleRow.learn = lambda *given: passed.append(0) or learn(*given)
@@ -50,6 +53,7 @@ print(json.dumps({
     "int16": len(tree.columns.stepped) > 0,
     "single_row": len(passed) > 0,
     "flat": forest.forest_.predictor.frozen.kept is not None,
+    "deltas": encode_state(forest.forest_).marks is not None,
     "look_ahead": prefetch.N_AHEAD > 1,
     "passes": not is_stock(),
 }))

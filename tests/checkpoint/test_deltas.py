@@ -1,4 +1,10 @@
-"""States as differences: what is read is what was written, whatever comes between."""
+"""States as differences: what is read is what was written, whatever comes between.
+
+`stored` beside this file is a run with differences, and the whole state of its last checkpoint, as
+the first version that has them wrote both::
+
+    python -m tests.checkpoint.test_deltas  # writes it
+"""
 
 from __future__ import annotations
 
@@ -33,7 +39,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "leaves of several rows": {"algorithm": "amf-classifier", "n_classes": 2, "max_nodes": 301},
     "regressor": {"algorithm": "amf-regressor", "n_classes": 0},
     "cells without rows": {"algorithm": "amf-classifier", "n_classes": 2, "domain": "cube"},
-    "plain": {"algorithm": "mondrian-classifier", "n_classes": 2},
+    "plain": {"algorithm": "mondrian-forest-classifier", "n_classes": 2},
 }
 
 
@@ -107,7 +113,7 @@ def test_each_state_is_read_as_it_was_whatever_comes_between(
     saved: list[tuple[dict[str, Any], bytes, int]] = []
     at = 0
     while at < N:
-        stop = min(N, at + data.draw(st.sampled_from([1, 3, 20, 60, 300, 500])))
+        stop = min(N, at + data.draw(st.sampled_from([1, 10, 60, 300, 500])))
         for forest in (saver.forest, straight):
             forest.update(X[at:stop], y[at:stop], weights[at:stop])
         at = stop
@@ -450,3 +456,38 @@ def test_whoever_is_killed_while_saving_leaves_the_checkpoint_before(run: Run, n
     assert run.latest().position == (10 if is_killed else 20)  # type: ignore[union-attr]  # one of them
     saver.base = base
     assert run.commit(20, {0: saver.save()}, parent=10) == run.latest()
+
+
+STORED = Path(__file__).parent / "stored"
+
+
+def write_stored(folder: Path) -> None:
+    """Write a run of two checkpoints, the second one a difference, and its state as a whole."""
+    run = Run.create(folder / "run", {**ASKED, "shards": [[0, 3]]})
+    saver = grown(run, first=120)
+    commit(run, saver, 10, None)
+    assert commit(run, saver, 20, 10).bases
+    (folder / "whole.arrow").write_bytes(encode_forest(*saver.forest.stored()))
+
+
+def test_a_run_that_was_stored_by_the_first_version_with_differences_is_read() -> None:
+    run = Run.open(STORED / "run")
+    latest = run.latest()
+    assert latest is not None
+    assert latest.position == 20
+    shard = latest.shards[0]
+    assert {shard["base"]["digest"]} == latest.bases
+    state = read_state(run.get_blob, shard["digest"], shard["bytes"], name="it")
+    header, trees = decode_forest((STORED / "whole.arrow").read_bytes())
+    assert state.header == header
+    assert are_same_trees(state.trees, trees)
+    X, y = rows(3)
+    forests = [Forest.from_state(*one) for one in ((state.header, state.trees), (header, trees))]
+    for forest in forests:
+        forest.update(X[:50], y[:50], None)
+    assert encode_forest(*forests[0].stored()) == encode_forest(*forests[1].stored())
+
+
+if __name__ == "__main__":
+    forest_module.LEAST_SPARSE = 0
+    write_stored(STORED)
