@@ -6,11 +6,11 @@ in a step, a read, an upload, a restore, by their memory limit; workers stopped,
 good, joining; a step that raises; a store that is slow, fails, breaks off or has written what it
 says it has not; the coordinator killed, also around a commit.
 
-A run counts as equal when all manifests (hence all blobs) and all metrics are those of the run
-without faults, only the shards of hurt workers were restored, none of them learned more than one
-checkpoint interval again, and nothing was left on the cluster. "lost" is the seconds over the
-median of the calm runs, less what the replay costs at the calm run's speed; it holds all faults of
-the schedule, slow stores and starts of workers included.
+A run counts as equal when all manifests, with the states that they name, and all metrics are those
+of the run without faults, only the shards of hurt workers were restored, none of them learned more
+than one checkpoint interval again, and nothing was left on the cluster. "lost" is the seconds over
+the median of the calm runs, less what the replay costs at the calm run's speed; it holds all faults
+of the schedule, slow stores and starts of workers included.
 
     python -m benchmarks.chaos --data <folder>
 """

@@ -13,7 +13,7 @@ numbers are. ``sparse`` in the JSON has its dtype and width. Where such a field 
 list, and where there is none, format 1 is written.
 
 Format 3 is a difference (:mod:`dmondrian.checkpoint.deltas`): its trees have the nodes alone that
-have changed since the state of another blob, and a column more, ``node``, says which these are.
+have changed since the state of another blob, and a column more, ``node``, with their numbers.
 ``since`` in the JSON names that blob.
 
 Relies on pyarrow. Promises: equal states give equal bytes, for any number of threads (zstd
