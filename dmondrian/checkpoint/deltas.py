@@ -102,11 +102,18 @@ def _rows_of(forest: Forest) -> list[int] | None:
     """Return the nodes of each tree of a forest that may be stored as a difference; else None."""
     from dmondrian.forest import forest as of_forests
 
-    if not uses("deltas"):
-        return None
-    _, _, rows = forest.stored()
-    is_large = rows is not None and max(rows, default=0) >= of_forests.LEAST_SPARSE
-    return rows if is_large else None
+    rows = _counts(forest)
+    return rows if rows and max(rows) >= of_forests.LEAST_SPARSE else None
+
+
+def _counts(forest: Forest) -> list[int]:
+    """Return the nodes of each tree of a forest with boxes that learns each row once, else none."""
+    from dmondrian.tree.nodes import N_NODES
+
+    is_plain = forest.parameters.has_boxes and not forest.parameters.follows_stream
+    if not (is_plain and uses("deltas")):
+        return []
+    return [int(tree.head_i[N_NODES]) for tree in forest.store.trees]
 
 
 def _marks_of(forest: Forest, rows: Sequence[int]) -> tuple[Array, ...]:
@@ -148,8 +155,7 @@ def encode_state(forest: Forest, base: Base | None = None, is_last: bool = False
 
 def warm_marks(forest: Forest) -> None:
     """Compile the kernels that differences need, where the forest may once be stored as one."""
-    rows = forest.stored()[2]
-    if rows is not None and uses("deltas"):
+    if rows := _counts(forest):
         from dmondrian.tree.node_marks import changed_nodes
 
         for tree, marks in zip(forest.trees, _marks_of(forest, rows), strict=True):
