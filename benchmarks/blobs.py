@@ -51,7 +51,7 @@ HEAD = ["rows of", "rows", "trees", "encode, us", "decode, us", "restore, us", "
 
 SAVES = ["rows of", "rows", "rows a save", "saves", "differences", "whole, MB", "MB", "share",
          "whole, s", "s", "restore whole, s", "restore, s"]  # fmt: skip
-LOOKS, GROWTH = {"rows a save": 500}, {"rows a save": 50_000}
+LOOKS, GROWTH = {"saves": 20}, {"saves": 4}
 FIRST, STEPS = 0.85, ((500, 20), (5_000, 8), (50_000, 4))
 """Part of the rows that is learned before the first save; then rows a save, and saves."""
 
