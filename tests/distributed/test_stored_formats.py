@@ -260,16 +260,16 @@ def test_a_migration_that_reads_otherwise_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = copied("forest_2", tmp_path)
-    read, times = migrating.decode_forest, [0]
+    read, times = migrating.read_state, [0]
 
-    def wrong(data: bytes, **options: Any) -> Any:
-        header, trees = read(data, **options)
+    def wrong(*blob: Any, **options: Any) -> Any:
+        state = read(*blob, **options)
         times[0] += 1
         if times[0] == 2:  # what was written
-            trees[0]["time"] = trees[0]["time"] * (1.0 + 2.0**-52)
-        return header, trees
+            state.trees[0]["time"] = state.trees[0]["time"] * (1.0 + 2.0**-52)
+        return state
 
-    monkeypatch.setattr(migrating, "decode_forest", wrong)
+    monkeypatch.setattr(migrating, "read_state", wrong)
     with pytest.raises(CorruptError, match="reads otherwise after it was written"):
         migrate(old / "run", tmp_path / "new")
     with pytest.raises(CheckpointError):
