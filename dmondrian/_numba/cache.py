@@ -26,6 +26,10 @@ from dmondrian._numba.mechanisms import left_out_of_code
 _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 _PACKAGE = Path(__file__).parents[1]
 _LOCK_SECONDS = 20.0
+TURN_SECONDS = 120.0
+"""How long a process waits for another that compiles the same kernel, before it compiles it, too.
+
+A kernel takes some seconds, and more where the processors are busy."""
 _KERNEL_FOLDERS = ("_numba", "tree", "stats", "losses", "rules", "growth")
 
 

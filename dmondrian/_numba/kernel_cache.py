@@ -16,9 +16,14 @@ from typing import Any, ClassVar
 from numba.core import caching
 from numba.core.runtime.nrt import rtsys
 
-from dmondrian._numba.cache import announce, cache_folder, locked, source_digest, warn_of_no_cache
-
-_TURN_SECONDS = 60.0  # a kernel takes some seconds, and more where the processors are busy
+from dmondrian._numba.cache import (
+    TURN_SECONDS,
+    announce,
+    cache_folder,
+    locked,
+    source_digest,
+    warn_of_no_cache,
+)
 
 
 class _Locator(caching._CacheLocator):
@@ -71,7 +76,7 @@ class KernelCache(caching.Cache):
             # Without turns, or when the other takes too long, all compile: no harm but the time.
             with suppress(OSError):
                 path = cache_folder() / f"{name}.turn"
-                self._turn.enter_context(locked(path, _TURN_SECONDS))
+                self._turn.enter_context(locked(path, TURN_SECONDS))
             found = self._read(sig, target_context)
             if found is not None:
                 self._turn.close()

@@ -21,7 +21,13 @@ from numba import config
 from numba.core import event
 from numba.extending import intrinsic, overload
 
-from dmondrian._numba.cache import announce, cache_folder, locked, warn_of_no_cache
+from dmondrian._numba.cache import (
+    TURN_SECONDS,
+    announce,
+    cache_folder,
+    locked,
+    warn_of_no_cache,
+)
 
 FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 HOOK = FLAGS  # options of an implementation of a hook
@@ -92,7 +98,7 @@ class _Kernel:
         """Return what was compiled, or found on disk."""
         with contextlib.ExitStack() as turn:
             with contextlib.suppress(OSError):  # without it all compile: no harm but the time
-                turn.enter_context(locked(cache_folder() / self._lock, _TURN_SECONDS))
+                turn.enter_context(locked(cache_folder() / self._lock, TURN_SECONDS))
             try:
                 with event.install_listener("numba:compile", _Announcing()):
                     return self.compiled.compile(kinds)
@@ -104,9 +110,6 @@ class _Kernel:
 
     def __call__(self, *args: Any) -> Any:
         return self.entry(args)(*args)
-
-
-_TURN_SECONDS = 120.0  # a kernel takes some seconds, and more where the processors are busy
 
 
 def kernel(function: Callable[..., Any]) -> Any:

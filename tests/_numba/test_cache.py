@@ -121,7 +121,7 @@ def test_nobody_waits_for_ever_for_another_to_compile(
     from dmondrian._numba import kernel_cache  # private parts of Numba
 
     monkeypatch.setenv("DMONDRIAN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(kernel_cache, "_TURN_SECONDS", 0.1)
+    monkeypatch.setattr(kernel_cache, "TURN_SECONDS", 0.1)
 
     @jit.kernel
     def cube(x):
@@ -134,7 +134,7 @@ def test_nobody_waits_for_ever_for_another_to_compile(
     with pytest.raises(TimeoutError), _cache.locked(path, 0.0):
         pass
     # A compilation that failed has let its turn go when the next one begins.
-    monkeypatch.setattr(kernel_cache, "_TURN_SECONDS", 1e6)
+    monkeypatch.setattr(kernel_cache, "TURN_SECONDS", 1e6)
     assert first.load_overload((int64,), cpu_target.target_context) is None
 
 
