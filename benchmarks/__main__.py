@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
 RUNS = (
     Run("quality", "", "--sets adult california_housing --max-rows 300 --models"
-        " 'dmondrian 10' 'calibrated 10'", takes_peers=True),
+        " 'dmondrian 10' 'uncalibrated 10'", takes_peers=True),
     Run("scales_tried", "--max-rows 12000",
         "--sets california_housing --max-rows 400 --parts maps groups warmup"),
     Run("rounding", "--max-rows 20000",

@@ -31,7 +31,7 @@ class Claim(NamedTuple):
 CLAIMS = (
     Claim(
         "quality-forest",
-        "sets on which a hundred calibrated AMF trees have a lower held-out log"
+        "sets on which a hundred AMF trees have a lower held-out log"
         " loss than a random forest of as many trees",
         "quality",
         "forest",
@@ -57,7 +57,7 @@ CLAIMS = (
     ),
     Claim(
         "quality-onelearn",
-        "sets on which ten calibrated trees have a lower one than onelearn with as many",
+        "sets on which ten AMF trees have a lower one than onelearn with as many",
         "quality",
         "onelearn",
     ),

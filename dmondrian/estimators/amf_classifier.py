@@ -292,7 +292,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     _following: ClassVar[Allowed] = {
         "learning_rate": (("auto", 1), "mixtures over prunings are exact"),
         **FOLLOWING,
-        "calibrate": ((False,), "its guard learns an exponent already"),
+        "calibrate": (("auto", False), "its guard learns an exponent already"),
     }
 
     def __init__(
@@ -311,7 +311,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         feature_scales: ArrayLike | Literal["auto", "learned"] | None = "auto",
         feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
-        calibrate: bool = False,
+        calibrate: bool | Literal["auto"] = "auto",
         drift: Literal["follow"] | None = None,
         delay: int | str = 1,
         experts: Sequence[str] = ("mondrian",),

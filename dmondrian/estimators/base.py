@@ -403,7 +403,7 @@ class BaseForest(BaseEstimator):
         self._begun_with = self._lasting_params()
         self.__dict__.pop("_is_of_run", None)
         auto = self._auto_settings(n_features, n_classes)
-        numbers, calibrate = range(self.n_estimators), bool(getattr(self, "calibrate", False))
+        numbers, calibrate = range(self.n_estimators), getattr(self, "calibrate", False)
         return Forest(parameters, numbers, auto, int(self.warmup_rows), calibrate)
 
     def _lasting_params(self, names: Iterable[str] | None = None) -> dict[str, Any]:
@@ -747,6 +747,7 @@ class BaseForest(BaseEstimator):
 
             state["forest_"] = forest_from_state(*decode_forest(state["forest_"]))
         # Parameters that the version which pickled it did not have.
-        later = {"feature_units": None} if "feature_units" in self._get_param_names() else {}
+        off = {"feature_units": None, "calibrate": False}
+        later = {name: off[name] for name in off if name in self._get_param_names()}
         later = {**type(self)().get_params(deep=False), **later}
         super().__setstate__({**later, **state})

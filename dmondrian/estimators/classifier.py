@@ -17,7 +17,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from dmondrian.errors import DataError, ParameterError
-from dmondrian.estimators._sklearn_private import check_partial_fit_first_call, fit_context
+from dmondrian.estimators._sklearn_private import (
+    StrOptions,
+    check_partial_fit_first_call,
+    fit_context,
+)
 from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.class_weight import (
     ALLOWED,
@@ -30,7 +34,7 @@ from dmondrian.estimators.class_weight import (
 from dmondrian.estimators.row_parts import budget_of, rows_of
 from dmondrian.estimators.sample_weight import check_some_weight
 from dmondrian.estimators.single_row import mean_of_single_row, row_by_row
-from dmondrian.uncertainty.temperature_scaling import Calibration, calibrated
+from dmondrian.uncertainty.temperature_scaling import AUTO, Calibration, calibrated
 
 
 class ForestClassifier(ClassifierMixin, BaseForest):
@@ -38,11 +42,11 @@ class ForestClassifier(ClassifierMixin, BaseForest):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseForest._parameter_constraints,
-        "calibrate": ["boolean"],
+        "calibrate": ["boolean", StrOptions({AUTO})],
         "class_weight": ALLOWED,
     }
 
-    calibrate: bool
+    calibrate: bool | Literal["auto"]
     class_weight: dict[Any, float] | Literal["balanced"] | None = None
     classes_: np.ndarray
     n_classes_: int
@@ -243,6 +247,12 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         """Current power of the averaged probabilities; 1 without calibration."""
         calibration = self._fitted_forest().calibration
         return calibration.exponent if isinstance(calibration, Calibration) else 1.0
+
+    @property
+    def calibration_weight_(self) -> float:
+        """Current weight of these powers beside the probabilities as they are."""
+        calibration = self._fitted_forest().calibration
+        return calibration.weight if isinstance(calibration, Calibration) else 1.0
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return logs of class probabilities.

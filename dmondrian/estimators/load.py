@@ -23,7 +23,7 @@ from dmondrian.estimators.intervals import Intervals
 from dmondrian.estimators.label_intervals import LabelIntervals
 from dmondrian.estimators.save import LABEL_KINDS
 from dmondrian.forest.state import decode_float
-from dmondrian.uncertainty.temperature_scaling import kind_of
+from dmondrian.uncertainty.temperature_scaling import begun
 
 if TYPE_CHECKING:
     from dmondrian.estimators.frame_columns import Columns
@@ -44,6 +44,8 @@ def estimator_of(algorithm: str, params: dict[str, Any]) -> Any:
         params["class_weight"] = dict(params["class_weight"])
     if "feature_units" in signature(kind).parameters:
         params.setdefault("feature_units", None)  # a model saved before the parameter existed
+    if "calibrate" in signature(kind).parameters:
+        params.setdefault("calibrate", False)  # likewise
     return kind(**params)
 
 
@@ -72,10 +74,10 @@ def load_estimator(path: str | PathLike[str]) -> Any:
         raise CorruptError(
             f"{path}: run.json's estimator parameters are unusable: {str(error)[:400]}"
         ) from error
-    if getattr(unfitted, "calibrate", False) and forest.calibration is None:
-        forest.calibration = kind_of(
-            forest.parameters.gives_label_variance
-        )()  # parts of a merged run had none
+    if forest.calibration is None:  # parts of a merged run had none
+        its = forest.parameters
+        asked = getattr(unfitted, "calibrate", False)
+        forest.calibration = begun(asked, its.gives_label_variance, its.follows_stream)
     if (stored := model.get("categories")) is not None:
         unfitted._columns, names = _categories(stored, unfitted, names, path)
     elif unfitted._encodes_missing():

@@ -137,7 +137,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         feature_scales: ArrayLike | Literal["auto", "learned"] | None = None,
         feature_units: Literal["auto"] | None = "auto",
         warmup_rows: int = LAST,
-        calibrate: bool = False,
+        calibrate: bool | Literal["auto"] = False,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         missing_values: Literal["error", "encode"] = "error",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = None,

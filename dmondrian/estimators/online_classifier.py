@@ -123,7 +123,7 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
         ignore_share: float = 0.0,
         aggregation: Literal["mean", "vote"] = "mean",
         max_nodes: int | None = None,
-        calibrate: bool = False,
+        calibrate: bool | Literal["auto"] = False,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         missing_values: Literal["error", "encode"] = "error",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = None,

@@ -19,9 +19,9 @@ Of the estimator      fitted, without names of columns, and with a forest of tre
                       parameters are those that the forest began with, to predict, its domain is
                       (:class:`_Begun`, :func:`mean_of_single_row`)
 Of the forest         trees that are whole; to learn, the boxes' encoding is chosen, nothing is
-                      fitted beside the trees, and no setting is chosen from this row
-                      (:meth:`SingleRow._n_free`); to predict, nothing has to be found out from
-                      all nodes (:meth:`SingleRow._can_predict`)
+                      fitted beside the trees, no setting is chosen from this row, and no
+                      calibration is fitted to it (:meth:`SingleRow._n_free`); to predict, nothing
+                      has to be found out from all nodes (:meth:`SingleRow._can_predict`)
 Of the row            finite (but for missing values, if they are encoded: :func:`_as_seen`),
                       within the cube, and as boxes are encoded
                       (:func:`dmondrian.estimators.single_row_kernels.admit`); a label that is known
@@ -49,6 +49,7 @@ from dmondrian.estimators.missing_values import ENCODE, encoded_row
 from dmondrian.estimators.one_state import one_state
 from dmondrian.estimators.single_row_kernels import admit
 from dmondrian.forest.forest import Forest
+from dmondrian.prequential.stream_sample import rows_until_sampled
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import Columns, Rows, boxless, n_words, read_only
 from dmondrian.tree.loops import Silent, predict, update
@@ -399,7 +400,7 @@ class SingleRow:
         its, store, warmup = forest.parameters, forest.store, forest.warmup
         if its.minimises_loss or its.learns_jointly or its.target_range is not None:
             return 0
-        if forest.calibration is not None or not store.trees:
+        if not store.trees:
             return 0
         if its.has_boxes and not store.is_encoded:
             return 0
@@ -407,6 +408,8 @@ class SingleRow:
         if any(_SMALL < abs(label) < np.inf for label in labels):
             return 0
         n_free = int(max(0.0, _FEW_ROWS + 1.0 - store.total_weight))
+        if forest.calibration is not None:  # rows of its sample are forecast first
+            n_free = min(n_free, rows_until_sampled(store.total_weight))
         if warmup is None:
             return n_free
         return 0 if warmup.may_choose else min(n_free, 1)

@@ -27,6 +27,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
 from dmondrian.export.onnx import opened
 from dmondrian.export.plain_trees import PlainTree, plain_trees
+from dmondrian.uncertainty.temperature_scaling import Calibration
 from dmondrian.uncertainty.temperature_scaling_kernels import FLOOR
 
 _BEGINS = "/* A forest of dmondrian"
@@ -256,15 +257,26 @@ def _answers(estimator: Any, loss: str, k: int) -> Iterator[str]:
         yield "  return mean[0] > 0.0;"
         return
     if forest.calibration is not None:
-        floor = f"log(fmax(mean[c], {FLOOR.hex()}))"
-        yield f"  double largest = log({FLOOR.hex()}), total = 0.0;"
-        yield f"  for (int c = 0; c < {k}; c++) largest = fmax(largest, mean[c] = {floor});"
-        exponent = float(forest.calibration.exponent).hex()
-        yield f"  for (int c = 0; c < {k}; c++)"
-        yield f"    total += mean[c] = exp({exponent} * (mean[c] - largest));"
-        yield f"  for (int c = 0; c < {k}; c++) mean[c] /= total;"
+        yield from _calibrated(forest.calibration, k)
     yield "  int best = 0;"
     yield f"  for (int c = 0; c < {k}; c++) {{"
     yield "    out[c] = mean[c];"
     yield "    if (mean[c] > mean[best]) best = c;\n  }"
     yield "  return best;"
+
+
+def _calibrated(calibration: Calibration, k: int) -> Iterator[str]:
+    """Yield the statements that calibrate the mean: its power, mixed with it where that is."""
+    weight = float(calibration.weight)
+    each = f"  for (int c = 0; c < {k}; c++)"
+    yield f"  double largest = log({FLOOR.hex()}), total = 0.0;"
+    if weight < 1.0:
+        yield f"  double plain[{k}];"
+        yield f"{each} plain[c] = fmax(mean[c], {FLOOR.hex()});"
+    yield f"{each} largest = fmax(largest, mean[c] = log(fmax(mean[c], {FLOOR.hex()})));"
+    yield each
+    yield f"    total += mean[c] = exp({float(calibration.exponent).hex()} * (mean[c] - largest));"
+    yield f"{each} mean[c] /= total;"
+    if weight < 1.0:
+        rest = f"{(1.0 - weight).hex()} * plain[c]"
+        yield f"{each} mean[c] = {weight.hex()} * mean[c] + {rest};"

@@ -28,6 +28,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
 from dmondrian.export.graph import Graph
 from dmondrian.export.plain_trees import PlainTree, plain_trees
+from dmondrian.uncertainty.temperature_scaling import Calibration
 from dmondrian.uncertainty.temperature_scaling_kernels import FLOOR
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ def _add_outputs(graph: Graph, estimator: Any, mean: str) -> None:
     elif not its.minimises_loss:
         proba = mean
         if forest.calibration is not None:
-            proba = _calibrated(graph, mean, forest.calibration.exponent)
+            proba = _calibrated(graph, mean, forest.calibration)
         _add_label(graph, classes, graph.add("ArgMax", proba, axis=1, keepdims=0))
         graph.output(proba, "probabilities", np.float32, len(classes))
     else:
@@ -259,14 +260,20 @@ def _add_prediction(graph: Graph, estimator: Any, mean: str) -> None:
     graph.output(mean, "prediction", np.float32, k)
 
 
-def _calibrated(graph: Graph, mean: str, exponent: float) -> str:
-    """Add p^b / sum(p^b), computed relative to the largest p, as powers of small ones underflow."""
+def _calibrated(graph: Graph, mean: str, calibration: Calibration) -> str:
+    """Add p^b / sum(p^b), computed relative to the largest p, as powers of small ones underflow.
+
+    Mixed with p, where the calibration is.
+    """
     axis = graph.constant(np.array([1]))
     mean = graph.add("Cast", mean, to=np.float64)
     mean = graph.add("Max", mean, graph.constant(FLOOR))
     share = graph.add("Div", mean, graph.add("ReduceMax", mean, axes=[1], keepdims=1))
-    power = graph.add("Pow", share, graph.constant(exponent))
+    power = graph.add("Pow", share, graph.constant(calibration.exponent))
     proba = graph.add("Div", power, graph.add("ReduceSum", power, axis, keepdims=1))
+    if (weight := calibration.weight) < 1.0:
+        parts = ((proba, weight), (mean, 1.0 - weight))
+        proba = graph.add("Add", *(graph.add("Mul", p, graph.constant(w)) for p, w in parts))
     return graph.add("Cast", proba, to=np.float32)
 
 

@@ -32,7 +32,7 @@ from dmondrian.tree.box_encoding import Columns, boxless
 from dmondrian.tree.box_encoding_choice import alike, find_columns, fitted
 from dmondrian.tree.sparse_rows import SparseRows, dense_rows, sparse_rows
 from dmondrian.tuning.auto_settings import LAST, Warmup
-from dmondrian.uncertainty.temperature_scaling import Fitted, kind_of
+from dmondrian.uncertainty.temperature_scaling import Fitted, begun, kind_of
 
 # Nodes of a tree from which wide fields are stored without their zeros: their columns take about
 # half a millisecond of a tree, which is more than fewer bytes save of smaller ones.
@@ -52,9 +52,10 @@ class Forest(Ensemble):
         are used. Rows learned before the choice are learned anew after it.
     warmup_rows : int
         Distinct rows from which they are chosen for good.
-    calibrate : bool
+    calibrate : bool or "auto"
         Whether to fit an exponent for the probabilities along the way (classification), or a
-        factor for the variance of the label (of a forest that ``gives_label_variance``).
+        factor for the variance of the label (of a forest that ``gives_label_variance``). With
+        "auto" probabilities are mixed with those as they are, and so never much worse.
     trees : list of Tree, optional
         As an ensemble's.
 
@@ -73,12 +74,12 @@ class Forest(Ensemble):
         tree_numbers: Iterable[int],
         auto: Collection[str] = (),
         warmup_rows: int = LAST,
-        calibrate: bool = False,
+        calibrate: bool | str = False,
         trees: list[nodes.Tree] | None = None,
     ) -> None:
         super().__init__(parameters, tree_numbers, trees)
-        begun = kind_of(parameters.gives_label_variance)()
-        self.calibration: Fitted | None = begun if calibrate else None
+        its = parameters.gives_label_variance, parameters.follows_stream
+        self.calibration: Fitted | None = begun(calibrate, *its)
         self.warmup = Warmup.begun(auto, parameters.n_features, warmup_rows) if auto else None
         self.exact = exact_of(self)
         self.n_done = 0  # rows of a part that were learned before the rest of it failed
@@ -181,7 +182,7 @@ class Forest(Ensemble):
         chosen = warmup.chosen(self.parameters, self.warmup, n_threads)
         if chosen != self.parameters:  # other trees, which take their place when they are whole
             anew = Ensemble(chosen, self.tree_numbers)
-            calibration = None if self.calibration is None else type(self.calibration)()
+            calibration = None if self.calibration is None else self.calibration.empty
             calibration = _learn(anew, calibration, self.warmup.rows, n_threads)
             calibration = _learn(anew, calibration, rows, n_threads)
             with alone():

@@ -11,6 +11,7 @@ Shapes: n rows, a rows of the sample, k outputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,6 +48,17 @@ def by_octave(sampled: Sampled) -> Iterator[tuple[int, np.ndarray]]:
     octaves = np.maximum(np.frexp(sampled.before)[1] - 1, 0)
     for now in np.unique(octaves).tolist():
         yield now, octaves == now
+
+
+def rows_until_sampled(before: float) -> int:
+    """Return how many rows of weight one, after rows of this total weight, are not in the sample.
+
+    The first row of a stream counts as one that is.
+    """
+    if before < DENSITY:
+        return 0
+    step = math.ldexp(1.0, math.frexp(before)[1] - 1) / DENSITY
+    return int(math.ceil(before / step) * step - before)
 
 
 def add(parts: Sequence[Sampled]) -> Sampled:

@@ -6,12 +6,24 @@ The mean over trees that disagree is less sure than it should be, so p^b over it
 loss at fixed exponents. The loss is convex in b, so its slope only grows and where it passes zero
 is the optimum: no step sizes, and the order of the rows does not matter within a doubling of the
 stream. When the total weight doubles, older slopes count a quarter: b may grow with the rows.
+
+That exponent alone has no bound where rows are few, or chosen by an adversary. With
+``calibrate="auto"`` the forecast is a Bayesian mixture of two, p^b and p as it is, of the same
+weight at first: once p^b has lost d nats more, it has the weight 1 / (1 + e^d). Over the sampled
+rows, each counted once, the log loss of the mixture is at most log 2 above that of p, and at most
+log 2 above that of p^b, each by the exponent of the rows before, whatever the rows are: the product
+of its forecasts is the mean of both products. A row of great weight moves b by as many marks as it
+passes, and the mixture once: a forecast that came before its weight was known has no other bound.
+It is a bound for rows one ahead; nothing bounds the loss of rows far from those learned.
+
 Regressors have a factor of their variance instead, see
 :mod:`dmondrian.uncertainty.variance_scaling`.
 
 Relies on :mod:`dmondrian.uncertainty.temperature_scaling_kernels`, loaded when it is needed: to
 show a calibration it is not. Promises a pure function of the sampled forecasts in order, to the
 last bit; b = 1 where none came, and near it where few did.
+
+References: Vovk (1990), "Aggregating strategies", COLT (the mixture and its bound).
 
 Shapes: n rows, a sampled rows, K classes.
 """
@@ -21,21 +33,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from dmondrian.ensemble.sums.exact_sums import ONE
 from dmondrian.errors import CorruptError
 from dmondrian.prequential.stream_sample import FADING, PRIOR_ROWS, Sampled, by_octave
+from dmondrian.uncertainty.least_loss_kernels import least_loss
 from dmondrian.uncertainty.variance_scaling import VarianceFactor
+
+AUTO: Final = "auto"
+"""Value of ``calibrate``: calibrated wherever it can be, by the mixture that has a bound."""
 
 # 1/4 to 16 in steps of 2^(1/4), as literals: they depend on no machine's exp2. Between neighbours
 # b times the slope is taken as linear in b, which errs by less than one per cent.
 _ROOTS = 1.0, 1.189207115002721, 1.4142135623730951, 1.681792830507429
-EXPONENTS = np.array(
-    [*(power * r for power in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0) for r in _ROOTS), 16.0]
-)
+_EXPONENTS = *(power * r for power in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0) for r in _ROOTS), 16.0
+EXPONENTS = np.array(_EXPONENTS)
+_OLD, _MIXED = {"octave", "slopes"}, {"octave", "slopes", "excess"}
+_NEVER = 700.0  # nats beyond which exp is not asked for a weight
 
 
 @dataclass(frozen=True)
@@ -48,10 +65,19 @@ class Calibration:
         Doublings of the total weight when the last sampled row came.
     slopes : tuple of float
         Slope of the summed log loss at each of ``EXPONENTS``, nats.
+    excess : float or None
+        Summed log loss of the power less that of forecasts as they are, of all sampled rows, nats;
+        None where the power alone forecasts.
     """
 
     octave: int = 0
     slopes: tuple[float, ...] = (0.0,) * len(EXPONENTS)
+    excess: float | None = None
+
+    @property
+    def empty(self) -> Calibration:
+        """The calibration of this kind before any row."""
+        return Calibration(excess=None if self.excess is None else 0.0)
 
     def after(self, sampled: Sampled, y: np.ndarray, n_trees: int) -> Calibration:
         """Return the calibration with more sampled rows.
@@ -69,25 +95,31 @@ class Calibration:
         from dmondrian.uncertainty.temperature_scaling_kernels import add_slopes
 
         slopes, octave = np.array(self.slopes), self.octave
+        excess = np.array([] if self.excess is None else [self.excess])
         unit, logs = 1.0 / (n_trees * ONE), np.empty(sampled.sums.shape[1])
         for now, rows in by_octave(sampled):
             slopes *= FADING ** (now - octave)
             octave = now
             sums, own, times = sampled.sums[rows], y[sampled.rows[rows]], sampled.hits[rows]
             add_slopes(
-                read_only(sums), unit, read_only(own), read_only(times), EXPONENTS, logs, slopes
+                read_only(sums), unit, read_only(own), read_only(times), EXPONENTS, PRIOR_ROWS,
+                logs, slopes, excess,
             )  # fmt: skip
-        return Calibration(octave, tuple(slopes.tolist()))
+        return Calibration(octave, tuple(slopes.tolist()), *excess.tolist())
 
     @classmethod
     def between(cls, parts: Sequence[Calibration]) -> Calibration:
         """Return the mean of calibrations of the same rows by other trees.
 
-        Forests of more trees need a slightly larger exponent; the rows that follow correct it.
+        Forests of more trees need a slightly larger exponent; the rows that follow correct it. If
+        one of them is the power alone, so is the mean.
         """
         slopes = [math.fsum(column) / len(parts) for column in zip(*(p.slopes for p in parts),
                   strict=True)]  # fmt: skip
-        return cls(parts[0].octave, tuple(slopes))
+        known = [part.excess for part in parts if part.excess is not None]
+        if len(known) < len(parts):
+            return cls(parts[0].octave, tuple(slopes))
+        return cls(parts[0].octave, tuple(slopes), math.fsum(known) / len(parts))
 
     @property
     def exponent(self) -> float:
@@ -95,18 +127,22 @@ class Calibration:
 
         The prior b^8 e^(-8 b), a Gamma density with its mode at 1, counts like 8 rows or so.
         """
-        slopes = np.array(self.slopes) * EXPONENTS + PRIOR_ROWS * (EXPONENTS - 1.0)
-        above = int(np.argmax(slopes >= 0.0)) if (slopes >= 0.0).any() else len(slopes)
-        if above in (0, len(slopes)):
-            return float(EXPONENTS[min(above, len(slopes) - 1)])
-        low, high = slopes[above - 1], slopes[above]
-        share = low / (low - high)
-        return float(EXPONENTS[above - 1] + share * (EXPONENTS[above] - EXPONENTS[above - 1]))
+        return least_loss(self.slopes, _EXPONENTS, PRIOR_ROWS)
+
+    @property
+    def weight(self) -> float:
+        """The weight of the power in the forecast, 0 to 1; the rest is of forecasts as they are."""
+        if self.excess is None:
+            return 1.0
+        return 1.0 / (1.0 + math.exp(self.excess)) if self.excess < _NEVER else 0.0
 
     @property
     def in_words(self) -> str:
         """What is done, for people."""
-        return f"probabilities to the power {self.exponent:.3f}"
+        text = f"probabilities to the power {self.exponent:.3f}"
+        if self.weight >= 0.9995:
+            return text
+        return f"{text}, of weight {self.weight:.3f} beside them as they are"
 
     def apply(self, proba: np.ndarray) -> np.ndarray:
         """Return calibrated probabilities, float64 [n, K]."""
@@ -114,12 +150,15 @@ class Calibration:
         from dmondrian.uncertainty.temperature_scaling_kernels import write_powers
 
         powers = np.empty(proba.shape)
-        write_powers(read_only(proba), self.exponent, powers)
+        write_powers(read_only(proba), self.exponent, self.weight, powers)
         return powers
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able copy; floats go through JSON exactly."""
-        return {"octave": self.octave, "slopes": list(self.slopes)}
+        found = {"octave": self.octave, "slopes": list(self.slopes)}
+        if self.excess is None:
+            return found
+        return {**found, "excess": self.excess}
 
     @classmethod
     def from_json(cls, values: Any) -> Calibration:
@@ -130,19 +169,24 @@ class Calibration:
         CorruptError
             If it is not one that a forest can have.
         """
-        if not isinstance(values, dict) or set(values) != {"octave", "slopes"}:
-            raise CorruptError("a calibration should have the keys octave, slopes")
+        if not isinstance(values, dict) or set(values) not in (_OLD, _MIXED):
+            raise CorruptError(
+                "a calibration should have the keys octave, slopes and, if it is mixed, excess"
+            )
         octave, slopes = values["octave"], values["slopes"]
+        excess = values.get("excess", 0.0)
         is_sound = (
             type(octave) is int
             and 0 <= octave < 1024
             and isinstance(slopes, list)
             and len(slopes) == len(EXPONENTS)
             and all(type(slope) is float and math.isfinite(slope) for slope in slopes)
+            and type(excess) is float
+            and math.isfinite(excess)
         )
         if not is_sound:
             raise CorruptError(f"a calibration cannot be {str(values)[:200]}")
-        return cls(octave, tuple(slopes))
+        return cls(octave, tuple(slopes), values.get("excess"))
 
 
 Fitted = Calibration | VarianceFactor
@@ -151,6 +195,20 @@ Fitted = Calibration | VarianceFactor
 def kind_of(gives_label_variance: bool) -> type[Calibration] | type[VarianceFactor]:
     """Return the class that calibrates variances of labels, or probabilities of classes."""
     return VarianceFactor if gives_label_variance else Calibration
+
+
+def begun(
+    calibrate: bool | str | None, gives_label_variance: bool, follows_stream: bool
+) -> Fitted | None:
+    """Return the calibration of no rows that ``calibrate`` of an estimator asks for; None for none.
+
+    Forests that follow the stream have an exponent of their own: "auto" adds no other.
+    """
+    if not calibrate or (calibrate == AUTO and follows_stream):
+        return None
+    if gives_label_variance:
+        return VarianceFactor()
+    return Calibration(excess=0.0 if calibrate == AUTO else None)
 
 
 def calibrated(forecasts: np.ndarray, calibration: Fitted | None) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Probabilities to a power: p^b over its sum, and the slopes of its log loss in b.
+"""Probabilities to a power: p^b over its sum, the slopes of its log loss in b, and their mixture.
 
 The log loss -log p_y^b / sum_c p_c^b is convex in b; its slope is E_b[log p] - log p_y, the mean
 being over classes drawn by p^b. Probabilities count as at least ``FLOOR``, in slopes and powers
@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from dmondrian._numba.jit import inline, kernel
 from dmondrian.tree.keyed_random import exp, log
+from dmondrian.uncertainty.least_loss_kernels import least_loss
 
 FLOOR = 2.0**-40
+
+_least_loss = inline(least_loss)
 
 
 @inline
@@ -25,26 +28,44 @@ def write_logs(values, unit, logs):
     return largest
 
 
+@inline
+def loss_at(exponent, logs, largest, label):
+    """Return the log loss of probabilities to a power, over their sum; nats."""
+    total = 0.0
+    for c in range(logs.shape[0]):
+        total += exp(exponent * (logs[c] - largest))
+    return log(total) - exponent * (logs[label] - largest)
+
+
 @kernel
-def add_slopes(sums, unit, y, times, exponents, logs, slopes):
+def add_slopes(sums, unit, y, times, exponents, prior, logs, slopes, excess):
     """Add each row's slopes, ``times`` [n] over, to ``slopes`` [g], row after row. O(n g K).
 
-    ``sums`` int64 [n, K] are probabilities in units of ``unit``; ``logs`` [K] is scratch.
+    ``sums`` int64 [n, K] are probabilities in units of ``unit``; ``logs`` [K] is scratch. To
+    ``excess`` [1], or [0] for none, is added how much more each row, once, loses by the power of
+    the rows before it than as it is.
     """
     for r in range(sums.shape[0]):
-        largest = write_logs(sums[r], unit, logs)
+        largest, label = write_logs(sums[r], unit, logs), int(y[r])
+        if excess.shape[0] > 0:
+            exponent = _least_loss(slopes, exponents, prior)
+            excess[0] += loss_at(exponent, logs, largest, label) + logs[label]
         for i in range(exponents.shape[0]):
             total, mean = 0.0, 0.0
             for c in range(logs.shape[0]):
                 share = exp(exponents[i] * (logs[c] - largest))
                 total += share
                 mean += share * logs[c]
-            slopes[i] += times[r] * (mean / total - logs[int(y[r])])
+            slopes[i] += times[r] * (mean / total - logs[label])
 
 
 @kernel
-def write_powers(proba, exponent, powers):
-    """Write ``proba`` [n, K] to the power ``exponent``, over its sums, to ``powers`` [n, K]."""
+def write_powers(proba, exponent, weight, powers):
+    """Write ``proba`` [n, K] to the power ``exponent``, over its sums, to ``powers`` [n, K].
+
+    Below a ``weight`` of 1 what is written is mixed with the probabilities as they are, which have
+    the rest of the weight.
+    """
     for r in range(proba.shape[0]):
         logs = powers[r]
         largest = write_logs(proba[r], 1.0, logs)
@@ -54,3 +75,5 @@ def write_powers(proba, exponent, powers):
             total += logs[c]
         for c in range(logs.shape[0]):
             logs[c] /= total
+            if weight < 1.0:
+                logs[c] = weight * logs[c] + (1.0 - weight) * max(proba[r, c], FLOOR)

@@ -47,6 +47,11 @@ class VarianceFactor:
     weight: float = 0.0
     squares: float = 0.0
 
+    @property
+    def empty(self) -> VarianceFactor:
+        """The factor before any row."""
+        return VarianceFactor()
+
     def after(self, sampled: Sampled, y: np.ndarray, n_trees: int) -> VarianceFactor:
         """Return the factor with more sampled rows; see :meth:`Calibration.after`."""
         mean, variance = label_moments(sampled.sums, n_trees, sampled.units)

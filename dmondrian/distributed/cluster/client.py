@@ -346,7 +346,9 @@ def _local(size: dict[str, Any]) -> Iterator[Client]:
         yield client
 
 
-def warm(parameters: ForestParameters, calibrate: bool = False, progressive: bool = True) -> None:
+def warm(
+    parameters: ForestParameters, calibrate: bool | str = False, progressive: bool = True
+) -> None:
     """Compile the kernels of training and saving, so that worker processes load them from disk."""
     if parameters.follows_stream:
         _warm_members(parameters)
@@ -363,7 +365,7 @@ def warm(parameters: ForestParameters, calibrate: bool = False, progressive: boo
     forest.update(0.5 * X, y, None)  # re-encodes boxes whose columns were stored as bits
     if progressive and not parameters.learns_jointly:
         for w in (None, np.ones(2)):
-            forecast_and_learn_all(forest, X, y, w, position=4, n_trees=1, samples=calibrate)
+            forecast_and_learn_all(forest, X, y, w, position=4, n_trees=1, samples=bool(calibrate))
     encode_forest(*forest.stored())
     warm_marks(forest)
     Summary.of(forest)

@@ -27,7 +27,7 @@ from dmondrian.ensemble.rows.prepared_rows import Preparation
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.prequential.forecast_lag import delay_of, kind_of
 from dmondrian.store import Store, open_store
-from dmondrian.uncertainty.temperature_scaling import kind_of as calibration_kind
+from dmondrian.uncertainty.temperature_scaling import begun
 
 PLAN = "plan.parquet"
 _MOST_BYTES = 2**40  # of a state
@@ -44,7 +44,7 @@ class Candidate:
     parameters : dict
         Of its forest, as JSON.
     n_trees : int
-    calibrate : bool
+    calibrate : bool or "auto"
     loss : str
         The progressive metric that ranks it.
     """
@@ -52,7 +52,7 @@ class Candidate:
     number: int
     parameters: Mapping[str, Any]
     n_trees: int
-    calibrate: bool
+    calibrate: bool | str
     loss: str
 
 
@@ -109,7 +109,7 @@ def _learn(one: _Learning, chunk: Any, unit: Unit, prepared: PreparedChunk, thre
     """Learn a part of a chunk, and score the forecasts of its rows."""
     step = Step(
         "", "", 0, "", start=unit.start, stop=unit.stop, forecasts=one.ledger.needs_forecasts,
-        with_labels=True, samples=one.candidate.calibrate, n_threads=threads,
+        with_labels=True, samples=one.ledger.calibration is not None, n_threads=threads,
     )  # fmt: skip
     learn_block(chunk, one.shard, prepared, step)
     blocks = [one.shard.answers.pop(unit.start)]
@@ -134,11 +134,10 @@ def _begun(
     progressive = Progressive(plan.schema.task, made, 0, delay)
     if "progressive" in metrics:
         progressive = Progressive.from_json(metrics["progressive"])
-    calibration = None
-    if candidate.calibrate:
-        kind = calibration_kind(parameters.gives_label_variance)
-        stored = metrics.get("calibration")
-        calibration = kind() if stored is None else kind.from_json(stored)
+    its = parameters.gives_label_variance, parameters.follows_stream
+    calibration = begun(candidate.calibrate, *its)
+    if calibration is not None and metrics.get("calibration") is not None:
+        calibration = type(calibration).from_json(metrics["calibration"])
     guard = None
     if parameters.follows_stream:
         guard = Guard(parameters, numbers)

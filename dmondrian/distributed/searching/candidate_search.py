@@ -286,7 +286,7 @@ def _candidates(estimators: Sequence[Any], plan: Plan, store: Store) -> list[Can
     for number, one in enumerate(estimators):
         parameters = resolve_parameters(one, plan, f"{store.url}/none", is_logged=False)
         its = ForestParameters.from_json(dict(parameters))
-        calibrate = bool(getattr(one, "calibrate", False))
+        calibrate = getattr(one, "calibrate", False)
         found.append(
             Candidate(number, parameters, int(one.n_estimators), calibrate, _loss_name(one, its))
         )

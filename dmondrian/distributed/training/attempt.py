@@ -58,7 +58,7 @@ from dmondrian.drift.waiting_rows import nothing_learned
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, DataError, FencedError, ParameterError
 from dmondrian.prequential import forecast_lag
-from dmondrian.uncertainty.temperature_scaling import kind_of
+from dmondrian.uncertainty.temperature_scaling import begun
 
 _log = logging.getLogger("dmondrian")
 
@@ -161,7 +161,7 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
             if attempt.is_end(manifest):
                 lease.end("finished")
             else:
-                calibrate = bool(run.run_json["estimator"].get("calibrate"))
+                calibrate = run.run_json["estimator"].get("calibrate") or False
                 forecasts = bool(run.run_json.get("progressive"))
                 warm(attempt.parameters, calibrate, forecasts)
                 manifest = attempt.drive(connect(), manifest, lease)
@@ -251,11 +251,10 @@ class Attempt:
             fresh = Progressive(task, made, position, delay, lag_of_key=lag)
             progressive = Progressive.from_json(saved) if saved else fresh
             progressive.continue_as(made, delay)
-        calibration = None
-        if self.run.run_json["estimator"].get("calibrate"):
-            stored = metrics.get("calibration")
-            kind = kind_of(self.parameters.gives_label_variance)
-            calibration = kind() if stored is None else kind.from_json(stored)
+        its = self.parameters.gives_label_variance, self.parameters.follows_stream
+        calibration = begun(self.run.run_json["estimator"].get("calibrate"), *its)
+        if calibration is not None and metrics.get("calibration") is not None:
+            calibration = type(calibration).from_json(metrics["calibration"])
         self.units = self._cut(position)
         settled = sum(unit.stop <= position for unit in self.units)
         self._summarise(position, 0.0, None)

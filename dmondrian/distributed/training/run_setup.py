@@ -27,6 +27,7 @@ from dmondrian.distributed.training.lagged_data import about_lagged, refuse_othe
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
 from dmondrian.errors import CheckpointError, ParameterError
 from dmondrian.store import open_store
+from dmondrian.uncertainty.temperature_scaling import AUTO
 
 _log = logging.getLogger("dmondrian")
 MOST_SHARDS = 64
@@ -280,11 +281,17 @@ def _about(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
 
 
 def _known_then(params: dict[str, Any], defaults: dict[str, Any], url: str) -> dict[str, Any]:
-    """Leave out defaults that the run in a folder lacks: its version had no such parameter."""
+    """Leave out defaults that the run in a folder lacks: its version had no such parameter.
+
+    A calibration that was left to the default is that of the run, for which it was False.
+    """
     try:
         stored = Run.open(url).run_json.get("estimator") or params
     except CheckpointError:
         stored = params
+    is_left = params.get("calibrate") == defaults.get("calibrate") == AUTO
+    if is_left and stored.get("calibrate", AUTO) is False:
+        params = {**params, "calibrate": False}
     return {k: value for k, value in params.items() if k in stored or value != defaults.get(k)}
 
 
