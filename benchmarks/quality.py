@@ -2,9 +2,9 @@
 
 dmondrian's AMF with its defaults, which calibrate probabilities and learn feature scales from the
 first rows; uncalibrated; and without scales, uncalibrated ("plain") and calibrated; onelearn and,
-if asked for, river (online); scikit-learn's random forest and extra trees, and LightGBM's boosting (batch). Every model
-learns the training rows once, in the same order, on one thread, with one seed. See
-`benchmarks.datasets` for the splits.
+if asked for, river (online); scikit-learn's random forest and extra trees, and LightGBM's boosting
+(batch). Every model learns the training rows once, in the same order, on one thread, with one seed.
+See `benchmarks.datasets` for the splits.
 
     python -m benchmarks.quality --data <folder> --peers <cache folder>
 

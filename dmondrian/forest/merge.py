@@ -26,6 +26,7 @@ from dmondrian.stats.moments import SQUARES, SUM
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import read_only
 from dmondrian.tree.box_encoding_choice import alike, fitted
+from dmondrian.uncertainty.temperature_scaling import Calibration
 
 _FIRST_CAPACITY = 64  # a stored empty tree has none
 
@@ -37,7 +38,8 @@ def merge(forests: Sequence[Forest]) -> Forest:
     ----------
     forests : sequence of Forest
         Of equal parameters (``domain="cube"``, no ``max_nodes``, not AMF) and tree numbers, not
-        calibrated.
+        calibrated but by ``calibrate="auto"``: what comes out then begins to calibrate anew, and
+        forecasts as it is until it learns more rows.
 
     Raises
     ------
@@ -48,11 +50,12 @@ def merge(forests: Sequence[Forest]) -> Forest:
         raise ParameterError("nothing to merge: give at least one forest")
     first = forests[0]
     parameters = first.parameters
-    if any(forest.calibration is not None for forest in forests):
+    calibrations = [one.calibration for one in forests if one.calibration is not None]
+    if any(not isinstance(one, Calibration) or one.excess is None for one in calibrations):
         raise ParameterError(
             "calibrated forests cannot be merged: each was calibrated on its own rows, by fewer "
-            "than the merged one has; train the parts with calibrate=False (in a job file: "
-            "calibrate = false)"
+            'than the merged one has; train the parts with calibrate=False or "auto" (in a job '
+            'file: calibrate = false or "auto")'
         )
     if parameters.selects_lifetimes and parameters.cost.selection == "prequential":
         raise ParameterError(
@@ -71,6 +74,7 @@ def merge(forests: Sequence[Forest]) -> Forest:
         if other.parameters != parameters or not same_trees:
             raise ParameterError("forests of different parameters or trees cannot be merged")
     merged = Forest.from_state(*first.state())
+    merged.calibration = calibrations[0].empty if calibrations else None
     for other in forests[1:]:
         for index, tree in enumerate(other.trees):
             if tree.head_i[nodes.N_NODES]:

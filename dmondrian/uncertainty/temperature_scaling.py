@@ -98,12 +98,11 @@ class Calibration:
         excess = np.array([] if self.excess is None else [self.excess])
         unit, logs = 1.0 / (n_trees * ONE), np.empty(sampled.sums.shape[1])
         for now, rows in by_octave(sampled):
-            slopes *= FADING ** (now - octave)
-            octave = now
+            fading, octave = FADING ** (now - octave), now
             sums, own, times = sampled.sums[rows], y[sampled.rows[rows]], sampled.hits[rows]
             add_slopes(
-                read_only(sums), unit, read_only(own), read_only(times), EXPONENTS, PRIOR_ROWS,
-                logs, slopes, excess,
+                read_only(sums), unit, read_only(own), read_only(times), fading, EXPONENTS,
+                PRIOR_ROWS, logs, slopes, excess,
             )  # fmt: skip
         return Calibration(octave, tuple(slopes.tolist()), *excess.tolist())
 

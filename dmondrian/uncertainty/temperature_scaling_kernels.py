@@ -38,18 +38,21 @@ def loss_at(exponent, logs, largest, label):
 
 
 @kernel
-def add_slopes(sums, unit, y, times, exponents, prior, logs, slopes, excess):
+def add_slopes(sums, unit, y, times, fading, exponents, prior, logs, slopes, excess):
     """Add each row's slopes, ``times`` [n] over, to ``slopes`` [g], row after row. O(n g K).
 
-    ``sums`` int64 [n, K] are probabilities in units of ``unit``; ``logs`` [K] is scratch. To
-    ``excess`` [1], or [0] for none, is added how much more each row, once, loses by the power of
-    the rows before it than as it is.
+    ``sums`` int64 [n, K] are probabilities in units of ``unit``; ``logs`` [K] is scratch. Slopes of
+    rows before count ``fading`` times. To ``excess`` [1], or [0] for none, is added how much more
+    each row, once, loses by the power that it was forecast with than as it is.
     """
     for r in range(sums.shape[0]):
         largest, label = write_logs(sums[r], unit, logs), int(y[r])
         if excess.shape[0] > 0:
             exponent = _least_loss(slopes, exponents, prior)
             excess[0] += loss_at(exponent, logs, largest, label) + logs[label]
+        if r == 0:  # not before its forecast, which knew no later row
+            for i in range(exponents.shape[0]):
+                slopes[i] *= fading
         for i in range(exponents.shape[0]):
             total, mean = 0.0, 0.0
             for c in range(logs.shape[0]):

@@ -84,7 +84,7 @@ def test_the_first_row_is_not_asked_about_whatever_it_weighs(first: list[float])
 def by_hand(n: int, density: int) -> tuple[list[np.ndarray], list[int], AMFClassifier]:
     """Forecasts of marked rows by a forest that has learned the rows before."""
     X, y = rows(n)
-    forest = AMFClassifier(3, **FIXED)
+    forest = AMFClassifier(3, calibrate=False, **FIXED)
     forest.partial_fit(X[:1], y[:1], classes=[0, 1, 2])
     asked = sorted(marks(n, density))
     reported = []
@@ -153,7 +153,7 @@ def test_the_exponent_is_near_the_batch_optimum_of_the_last_octave(n: int) -> No
     X, y = rows(n)
     forest = AMFClassifier(5, calibrate=True, **FIXED).fit(X, y)
     start = n // 2
-    anew = AMFClassifier(5, **FIXED).partial_fit(X[:start], y[:start], classes=[0, 1, 2])
+    anew = AMFClassifier(5, calibrate=False, **FIXED).partial_fit(X[:start], y[:start], classes=[0, 1, 2])
     reported = []  # of all rows, in small steps, by another way than the sample's
     for at in range(start, n, 50):
         reported.append(anew.predict_proba(X[at : at + 50]))
@@ -169,10 +169,11 @@ def test_the_exponent_is_near_the_batch_optimum_of_the_last_octave(n: int) -> No
     assert (plain - best.fun) / len(labels) > 0.01
 
 
-def test_chunks_threads_and_storing_change_no_byte(tmp_path: Path) -> None:
+@pytest.mark.parametrize("calibrate", [True, "auto"])
+def test_chunks_threads_and_storing_change_no_byte(tmp_path: Path, calibrate: bool | str) -> None:
     X, y = rows(1500)
     w = np.random.default_rng(0).choice([0.0, 1.0, 2.0, 0.5], len(X))
-    given = {"calibrate": True, "feature_scales": None, "warmup_rows": 700, "random_state": 1}
+    given = {"calibrate": calibrate, "feature_scales": None, "warmup_rows": 700, "random_state": 1}
     whole = AMFClassifier(3, **given).fit(X, y, w)
     calibration = whole.forest_.calibration
     assert calibration is not None
@@ -194,7 +195,7 @@ def test_chunks_threads_and_storing_change_no_byte(tmp_path: Path) -> None:
             assert same_forest(whole, again)
     fixed = AMFClassifier(
         3,
-        calibrate=True,
+        calibrate=calibrate,
         alpha=whole.alpha_,
         charge_opening=whole.charge_opening_,
         random_state=1,
