@@ -80,10 +80,14 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     warmup_rows : int, default=4096
         Rows from which settings are chosen for good, 32 to 65536, counting as one those
         that equal the row before. They are kept until then, also in checkpoints.
-    calibrate : bool, default=False
-        Raise the averaged probabilities to a power b (over their sum), fitted in the stream
+    calibrate : bool or "auto", default="auto"
+        True raises the averaged probabilities to a power b (over their sum), fitted in the stream
         to forecasts of a sample of rows just before these are learned: the mean over trees
-        that disagree is less sure than it should be. See Notes.
+        that disagree is less sure than it should be. "auto" forecasts with a mixture of these
+        powers and the probabilities as they are, weighted by what each forecast of that sample: so
+        it never loses more than log 2 nats on it, in all, than either. With ``drift="follow"``,
+        whose guard has an exponent of its own, "auto" adds none. False leaves probabilities as they
+        are, which is better where they are asked for far ahead on a stream that drifts. See Notes.
     drift : {"follow"} or None, default=None
         None never forgets. "follow" surrounds each tree with trees of all ages, mixed by what
         they forecast of late; see Notes. It takes several times as long, and settings
@@ -149,6 +153,9 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         Share of each feature in what the splits are worth.
     calibration_exponent_ : float
         Power b in use, 1/4 to 16; 1 without ``calibrate``.
+    calibration_weight_ : float
+        Weight of the powers in forecasts, 0 to 1; the rest is of probabilities as they are. 1
+        unless ``calibrate`` is "auto".
     n_waiting_ : int
         Rows that came and wait for the end of their block, with a ``delay`` > 1.
     n_late_ : int
@@ -180,7 +187,9 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     The exponent is fitted to all of the first 1024 rows (by weight), then to 1024 rows of each
     doubling of the stream (:mod:`dmondrian.uncertainty.temperature_scaling`), so that what it costs
     grows with the logarithm of the rows. Whatever the cuts between calls, or of the trees on a
-    cluster, it is the same number. A row counts with its weight, but is forecast once.
+    cluster, it is the same number. A row counts with its weight, but is forecast once. In the
+    weights of the mixture each row of the sample counts once. Both know rows one ahead alone: where
+    a stream drifts, of rows far ahead the forest is less sure than of these.
 
     Threads may share the estimator, as all of this package: any number may ask it while others
     learn, who take turns. An answer is that of all trees after one row, the same for all rows asked

@@ -252,7 +252,7 @@ class ForestClassifier(ClassifierMixin, BaseForest):
     def calibration_weight_(self) -> float:
         """Current weight of these powers beside the probabilities as they are."""
         calibration = self._fitted_forest().calibration
-        return calibration.weight if isinstance(calibration, Calibration) else 1.0
+        return calibration.weights[0] if isinstance(calibration, Calibration) else 1.0
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return logs of class probabilities.

@@ -74,7 +74,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         the Brier score.
     categorical_features
         As in :class:`dmondrian.AMFClassifier`.
-    calibrate : bool, default=False
+    calibrate : bool or "auto", default=False
         As in :class:`dmondrian.AMFClassifier`; of predictions at ``lifetime_``, not at other
         lifetimes that are asked for.
 
@@ -93,7 +93,7 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
         As in :class:`dmondrian.AMFClassifier`.
     feature_importances_ : float64 array of shape (d,)
         Share of each feature in what the splits up to ``lifetime_`` are worth.
-    calibration_exponent_ : float
+    calibration_exponent_, calibration_weight_ : float
         As in :class:`dmondrian.AMFClassifier`.
 
     References

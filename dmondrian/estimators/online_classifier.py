@@ -59,7 +59,7 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
         majorities, as in D13.
     max_nodes : int or None, default=None
         Cap on the nodes of a tree; when reached, leaves go on counting and candidates are given up.
-    calibrate : bool, default=False
+    calibrate : bool or "auto", default=False
         As in :class:`dmondrian.AMFClassifier`.
     missing_values, categorical_features, class_weight, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`.
@@ -73,7 +73,7 @@ class OnlineRandomForestClassifier(OnlineRandomForest, ForestClassifier):
     forest_ : Forest
     feature_importances_ : float64 array of shape (d,)
         Share of each feature in the gains of all splits, on structure rows.
-    calibration_exponent_ : float
+    calibration_exponent_, calibration_weight_ : float
         As in :class:`dmondrian.AMFClassifier`.
 
     Notes

@@ -267,16 +267,15 @@ def _answers(estimator: Any, loss: str, k: int) -> Iterator[str]:
 
 def _calibrated(calibration: Calibration, k: int) -> Iterator[str]:
     """Yield the statements that calibrate the mean: its power, mixed with it where that is."""
-    weight = float(calibration.weight)
+    weight, rest = calibration.weights
     each = f"  for (int c = 0; c < {k}; c++)"
     yield f"  double largest = log({FLOOR.hex()}), total = 0.0;"
-    if weight < 1.0:
+    if rest > 0.0:
         yield f"  double plain[{k}];"
         yield f"{each} plain[c] = fmax(mean[c], {FLOOR.hex()});"
     yield f"{each} largest = fmax(largest, mean[c] = log(fmax(mean[c], {FLOOR.hex()})));"
     yield each
     yield f"    total += mean[c] = exp({float(calibration.exponent).hex()} * (mean[c] - largest));"
     yield f"{each} mean[c] /= total;"
-    if weight < 1.0:
-        rest = f"{(1.0 - weight).hex()} * plain[c]"
-        yield f"{each} mean[c] = {weight.hex()} * mean[c] + {rest};"
+    if rest > 0.0:
+        yield f"{each} mean[c] = {weight.hex()} * mean[c] + {rest.hex()} * plain[c];"

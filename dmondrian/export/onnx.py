@@ -271,8 +271,9 @@ def _calibrated(graph: Graph, mean: str, calibration: Calibration) -> str:
     share = graph.add("Div", mean, graph.add("ReduceMax", mean, axes=[1], keepdims=1))
     power = graph.add("Pow", share, graph.constant(calibration.exponent))
     proba = graph.add("Div", power, graph.add("ReduceSum", power, axis, keepdims=1))
-    if (weight := calibration.weight) < 1.0:
-        parts = ((proba, weight), (mean, 1.0 - weight))
+    weight, rest = calibration.weights
+    if rest > 0.0:
+        parts = ((proba, weight), (mean, rest))
         proba = graph.add("Add", *(graph.add("Mul", p, graph.constant(w)) for p, w in parts))
     return graph.add("Cast", proba, to=np.float32)
 

@@ -33,6 +33,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -52,7 +54,9 @@ _ROOTS = 1.0, 1.189207115002721, 1.4142135623730951, 1.681792830507429
 _EXPONENTS = *(power * r for power in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0) for r in _ROOTS), 16.0
 EXPONENTS = np.array(_EXPONENTS)
 _OLD, _MIXED = {"octave", "slopes"}, {"octave", "slopes", "excess"}
-_NEVER = 700.0  # nats beyond which exp is not asked for a weight
+_CERTAIN = 800.0  # nats beyond which a weight is 1 or 0
+_EXACT = Context(prec=30)
+_NEARLY_ONE = 0.9995  # what three digits show as 1
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ class Calibration:
             return cls(parts[0].octave, tuple(slopes))
         return cls(parts[0].octave, tuple(slopes), math.fsum(known) / len(parts))
 
-    @property
+    @cached_property
     def exponent(self) -> float:
         """The exponent b of least loss.
 
@@ -128,20 +132,27 @@ class Calibration:
         """
         return least_loss(self.slopes, _EXPONENTS, PRIOR_ROWS)
 
-    @property
-    def weight(self) -> float:
-        """The weight of the power in the forecast, 0 to 1; the rest is of forecasts as they are."""
+    @cached_property
+    def weights(self) -> tuple[float, float]:
+        """Weights in the forecast of the power and of probabilities as they are.
+
+        To the last bit the same on all machines, which the C library's exp is not; the second is
+        not what the first lacks to 1, which would be 0 where the bound still needs it.
+        """
         if self.excess is None:
-            return 1.0
-        return 1.0 / (1.0 + math.exp(self.excess)) if self.excess < _NEVER else 0.0
+            return 1.0, 0.0
+        odds = _EXACT.exp(Decimal(min(max(self.excess, -_CERTAIN), _CERTAIN)))
+        whole = _EXACT.add(1, odds)
+        return float(_EXACT.divide(1, whole)), float(_EXACT.divide(odds, whole))
 
     @property
     def in_words(self) -> str:
         """What is done, for people."""
         text = f"probabilities to the power {self.exponent:.3f}"
-        if self.weight >= 0.9995:
+        weight, _ = self.weights
+        if weight >= _NEARLY_ONE:
             return text
-        return f"{text}, of weight {self.weight:.3f} beside them as they are"
+        return f"{text}, of weight {weight:.3f} beside them as they are"
 
     def apply(self, proba: np.ndarray) -> np.ndarray:
         """Return calibrated probabilities, float64 [n, K]."""
@@ -149,7 +160,7 @@ class Calibration:
         from dmondrian.uncertainty.temperature_scaling_kernels import write_powers
 
         powers = np.empty(proba.shape)
-        write_powers(read_only(proba), self.exponent, self.weight, powers)
+        write_powers(read_only(proba), self.exponent, *self.weights, powers)
         return powers
 
     def to_json(self) -> dict[str, Any]:

@@ -63,11 +63,11 @@ def add_slopes(sums, unit, y, times, fading, exponents, prior, logs, slopes, exc
 
 
 @kernel
-def write_powers(proba, exponent, weight, powers):
-    """Write ``proba`` [n, K] to the power ``exponent``, over its sums, to ``powers`` [n, K].
+def write_powers(proba, exponent, weight, rest, powers):
+    """Write a mixture to ``powers`` [n, K]: ``proba`` [n, K] to a power and as it is.
 
-    Below a ``weight`` of 1 what is written is mixed with the probabilities as they are, which have
-    the rest of the weight.
+    The power, over its sum, has the ``weight``, and probabilities as they are have the ``rest``,
+    which may be far less than what a weight lacks to 1.
     """
     for r in range(proba.shape[0]):
         logs = powers[r]
@@ -77,6 +77,4 @@ def write_powers(proba, exponent, weight, powers):
             logs[c] = exp(exponent * (logs[c] - largest))
             total += logs[c]
         for c in range(logs.shape[0]):
-            logs[c] /= total
-            if weight < 1.0:
-                logs[c] = weight * logs[c] + (1.0 - weight) * max(proba[r, c], FLOOR)
+            logs[c] = weight * (logs[c] / total) + rest * max(proba[r, c], FLOOR)

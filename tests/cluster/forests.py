@@ -45,6 +45,7 @@ LABELS: dict[str, Any] = {
 FORESTS = {
     "amf-classifier": AMFClassifier(3, **CLASSES, feature_units=None),
     "amf-classifier, rounded": AMFClassifier(3, **CLASSES, warmup_rows=64),
+    "amf-classifier, mixed": AMFClassifier(3, **{**CLASSES, "calibrate": "auto"}),
     "amf-classifier, following": AMFClassifier(6, **FOLLOWING),
     "amf-classifier, following in blocks": AMFClassifier(6, delay=64, **FOLLOWING),
     "amf-classifier, boosted": AMFClassifier(6, delay=64, **BOOSTED),

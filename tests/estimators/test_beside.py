@@ -80,7 +80,8 @@ ASKS: dict[str, Answer] = {
     **{
         name: lambda f, name=name: getattr(f, name)  # type: ignore[misc]  # bound here
         for name in (
-            "age_weights_", "alpha_", "calibration_exponent_", "charge_opening_", "empty_mass_",
+            "age_weights_", "alpha_", "calibration_exponent_", "calibration_weight_",
+            "charge_opening_", "empty_mass_",
             "feature_importances_", "feature_scales_", "feature_units_", "lifetime_",
             "lifetime_path_", "lifetimes_", "n_clipped_", "n_columns_", "n_late_", "n_waiting_",
             "normalization_error_",
@@ -139,7 +140,12 @@ KERNEL: dict[str, Any] = {**SMALL, "lifetime": 2.0}
 AMF: dict[str, Any] = {**SMALL, "warmup_rows": 32, "feature_scales": None}
 CASES: dict[str, tuple[Any, np.ndarray, list[str]]] = {
     "amf-classifier": (AMFClassifier(**AMF, calibrate=True), LABELS, ["shap", "onnx", "c"]),
-    "amf-classifier, rows alone": (AMFClassifier(**SMALL, alpha=0.5), LABELS, []),
+    "amf-classifier, rows alone": (
+        AMFClassifier(**SMALL, alpha=0.5, calibrate=False),
+        LABELS,
+        [],
+    ),
+    "amf-classifier, mixed": (AMFClassifier(**AMF), LABELS, ["onnx", "c"]),
     "amf-classifier, following": (AMFClassifier(**SMALL, drift="follow"), LABELS, []),
     "amf-classifier, boosted": (
         AMFClassifier(**SMALL, drift="follow", experts=("mondrian", "boosted")),

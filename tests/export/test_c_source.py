@@ -75,7 +75,7 @@ def spread(X: np.ndarray, n: int = 3000) -> np.ndarray:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: AMFClassifier(random_state=0),
+        lambda: AMFClassifier(calibrate=False, random_state=0),
         lambda: MondrianForestClassifier(random_state=0, aggregation="mean", lifetime=3.0),
         lambda: OnlineRandomForestClassifier(random_state=0),
     ],
@@ -111,7 +111,7 @@ def test_a_missing_number_is_encoded_and_else_refused(rows, tmp_path) -> None:
     X, y = rows
     holes = X.copy()
     holes[np.random.default_rng(2).random(X.shape) < 0.1] = np.nan
-    forest = AMFClassifier(random_state=0, missing_values="encode").fit(holes, y)
+    forest = AMFClassifier(calibrate=False, random_state=0, missing_values="encode").fit(holes, y)
     (tmp_path / "holes").mkdir()
     ask = built(to_c(forest), tmp_path / "holes", 2)
     out, _ = ask(holes)
@@ -135,6 +135,17 @@ def test_calibrated_probabilities_are_near_as_is_promised(rows, tmp_path) -> Non
     asked = spread(X)
     out, _ = built(to_c(forest), tmp_path, 2)(asked)
     np.testing.assert_allclose(out, forest.predict_proba(asked), rtol=1e-12, atol=0.0)
+
+
+@compiled
+def test_probabilities_that_are_mixed_with_their_powers_are_as_near(rows, tmp_path) -> None:
+    X, y = rows
+    forest = AMFClassifier(random_state=0).fit(X[:40], y[:40])
+    assert 0.0 < forest.calibration_weight_ < 1.0
+    asked = spread(X, 500)
+    out, classes = built(to_c(forest), tmp_path, 2)(asked)
+    np.testing.assert_allclose(out, forest.predict_proba(asked), rtol=1e-12, atol=0.0)
+    assert (classes == forest.predict(asked)).all()
 
 
 @compiled
@@ -201,7 +212,7 @@ def test_a_node_takes_no_more_text_than_is_counted() -> None:
 @compiled
 def test_the_command_writes_source_and_replaces_no_other_file(rows, tmp_path: Path) -> None:
     X, y = rows
-    forest = AMFClassifier(2, random_state=0).fit(X, y)
+    forest = AMFClassifier(2, calibrate=False, random_state=0).fit(X, y)
     forest.save(tmp_path / "model")
     file = tmp_path / "forest.c"
     for _ in range(2):  # its own file is replaced

@@ -63,13 +63,24 @@ def check_labels(reported, wanted, proba) -> None:
 
 
 def test_probabilities_are_equal_to_the_last_bit_of_float32(rows, asked) -> None:
-    forest = AMFClassifier(random_state=0, feature_scales=SCALES).fit(*rows)
+    forest = AMFClassifier(calibrate=False, random_state=0, feature_scales=SCALES).fit(*rows)
     reported = answers(to_onnx(forest), {"X": asked})
     proba = forest.predict_proba(asked)
     # Another order of additions decides where a sum lies half-way between two float32 numbers.
     assert (reported["probabilities"] != proba.astype(np.float32)).sum() <= 2
     np.testing.assert_allclose(reported["probabilities"], proba, rtol=2.0**-23, atol=0.0)
     check_labels(reported["label"], forest.predict(asked), proba)
+
+
+def test_probabilities_that_are_mixed_with_their_powers(rows, asked) -> None:
+    X, y = rows
+    forest = AMFClassifier(random_state=0).fit(X[:40], y[:40])
+    assert 0.0 < forest.calibration_weight_ < 1.0
+    reported = answers(to_onnx(forest), {"X": asked[:2000]})
+    proba = forest.predict_proba(asked[:2000])
+    rounding = 2.0**-22 * (1.0 + forest.calibration_exponent_)
+    np.testing.assert_allclose(reported["probabilities"], proba, rtol=rounding, atol=0.0)
+    check_labels(reported["label"], forest.predict(asked[:2000]), proba)
 
 
 def test_means_of_labels_are_equal_to_the_last_bit_of_float32(rows, asked) -> None:

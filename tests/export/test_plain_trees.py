@@ -33,7 +33,8 @@ def test_values_sum_to_the_prediction(explainer) -> None:
     X, y = make_classification(1000, 6, n_informative=5, n_redundant=0, n_classes=3, random_state=0)
     X = X.astype(np.float32)
     scales = [0.3, 1.0, 2.0, 3.7, 0.11, 1.9]
-    forest = AMFClassifier(n_estimators=3, random_state=0, feature_scales=scales).fit(X, y)
+    given = {"calibrate": False, "random_state": 0, "feature_scales": scales}
+    forest = AMFClassifier(n_estimators=3, **given).fit(X, y)
     explained = explainer(shap_trees(forest))
     values = explained.shap_values(X[:40].astype(np.float64))
     whole = values.sum(axis=1) + explained.expected_value
@@ -109,7 +110,7 @@ def test_with_a_background_values_sum_to_the_prediction_on_many_sparse_columns()
 
     draw = np.random.default_rng(0)
     X = (draw.random((600, 100)) * (draw.random((600, 100)) < 0.1)).astype(np.float32)
-    forest = AMFClassifier(3, feature_scales=None, random_state=0)
+    forest = AMFClassifier(3, calibrate=False, feature_scales=None, random_state=0)
     forest.fit(X, X[:, :3].sum(axis=1) > 0.1)
     trees, rows = shap_trees(forest), X[:20].astype(np.float64)
     explained = TreeExplainer(trees, data=X[20:40].astype(np.float64))

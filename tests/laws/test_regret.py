@@ -28,6 +28,7 @@ N_ROWS = 70
 def amf(**changes: object) -> AMFClassifier:
     """Return one tree as the theory has it."""
     options = {"n_estimators": 1, "alpha": 0.5, "charge_opening": True, "domain": "cube"}
+    options |= {"calibrate": False}
     return AMFClassifier(**{**options, "predict_extension": "expected", **changes})
 
 

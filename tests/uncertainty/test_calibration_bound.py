@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,11 @@ from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest.merge import merge
 from dmondrian.prequential.stream_sample import DENSITY, Sampled, rows_until_sampled
 from dmondrian.prequential.stream_sample_kernels import write_hits
-from dmondrian.uncertainty.temperature_scaling import Calibration, begun
+from dmondrian.uncertainty.temperature_scaling import EXPONENTS, Calibration, begun
 
 FIXED: dict[str, Any] = {"feature_scales": None, "alpha": 0.1, "charge_opening": False}
 TREES, CLASSES = 4, 3
-LABELS = ("first", "least likely", "by turns", "drifting", "drawn")
+LABELS = ("first", "least likely", "by turns", "late", "drifting", "drawn")
 
 
 def labels(kind: str, proba: np.ndarray, draw: np.random.Generator) -> np.ndarray:
@@ -35,6 +36,8 @@ def labels(kind: str, proba: np.ndarray, draw: np.random.Generator) -> np.ndarra
     if kind == "by turns":  # the power is right, then wrong, each for as long as it was before
         is_right = (np.frexp(np.arange(n) + 1.0)[1] % 2).astype(bool)
         return np.where(is_right, proba.argmax(axis=1), proba.argmin(axis=1))
+    if kind == "late":  # the power becomes sure, and then is wrong once
+        return np.where(np.arange(n) < n - 1, proba.argmax(axis=1), proba.argmin(axis=1))
     if kind == "drifting":
         return np.where(np.arange(n) < n // 2, proba.argmax(axis=1), draw.integers(k, size=n))
     return np.array([draw.choice(k, p=row / row.sum()) for row in proba])
@@ -94,7 +97,7 @@ def test_it_loses_at_most_log_2_more_than_either_whatever_comes(
     )
     cuts = sorted({0, n, *draw.integers(n + 1, size=3).tolist()})
     whole = Calibration(excess=0.0)
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in pairwise(cuts):
         part = Sampled(*(column[start:stop] for column in sampled))
         whole = whole.after(part, y.astype(float), TREES)
     assert whole == calibration
@@ -156,7 +159,7 @@ def test_what_earlier_versions_stored_stays_as_it_was(tmp_path: Any) -> None:
     earlier = AMFClassifier(2, calibrate=True, random_state=0, **FIXED).fit(X, y)
     reported = earlier.forest_.calibration.to_json()
     assert set(reported) == {"octave", "slopes"}  # as before there was a mixture
-    assert Calibration.from_json(reported).weight == 1.0
+    assert Calibration.from_json(reported).weights == (1.0, 0.0)
     default = AMFClassifier(2, random_state=0, **FIXED).fit(X, y)
     found = default.forest_.calibration.to_json()
     assert Calibration.from_json(found) == default.forest_.calibration
@@ -174,6 +177,20 @@ def test_what_earlier_versions_stored_stays_as_it_was(tmp_path: Any) -> None:
         assert (same.predict_proba(X) == default.predict_proba(X)).all()
     assert begun("auto", False, True) is None
     assert AMFClassifier(2, drift="follow").fit(X, y).calibration_exponent_ == 1.0
+
+
+def test_weights_keep_their_digits_however_sure_they_are() -> None:
+    assert Calibration(excess=0.0).weights == (0.5, 0.5)
+    assert Calibration(excess=-1e9).weights == (1.0, 0.0)
+    assert Calibration(excess=1e9).weights == (0.0, 1.0)
+    for excess in (-300.0, -40.0, 1.0, 60.0):
+        weight, rest = Calibration(excess=excess).weights
+        assert weight == pytest.approx(1.0 / (1.0 + math.exp(excess)), rel=1e-14)
+        assert rest == pytest.approx(1.0 / (1.0 + math.exp(-excess)), rel=1e-14)
+    # Sure of a power, then wrong by far: the loss is what the bound leaves, and not that power's.
+    sure = Calibration(slopes=(-1e6,) * len(EXPONENTS), excess=-50.0)
+    found = sure.apply(np.array([[0.999, 0.001]]))
+    assert -np.log(found[0, 1]) == pytest.approx(50.0 - np.log(0.001), rel=1e-9)
 
 
 def test_merged_forests_begin_to_calibrate_anew() -> None:

@@ -153,7 +153,8 @@ def test_the_exponent_is_near_the_batch_optimum_of_the_last_octave(n: int) -> No
     X, y = rows(n)
     forest = AMFClassifier(5, calibrate=True, **FIXED).fit(X, y)
     start = n // 2
-    anew = AMFClassifier(5, calibrate=False, **FIXED).partial_fit(X[:start], y[:start], classes=[0, 1, 2])
+    anew = AMFClassifier(5, calibrate=False, **FIXED)
+    anew.partial_fit(X[:start], y[:start], classes=[0, 1, 2])
     reported = []  # of all rows, in small steps, by another way than the sample's
     for at in range(start, n, 50):
         reported.append(anew.predict_proba(X[at : at + 50]))

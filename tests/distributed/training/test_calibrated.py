@@ -20,6 +20,7 @@ from dmondrian.checkpoint.merging import merge
 from dmondrian.cli.describe import _facts
 from dmondrian.data import read_block
 from dmondrian.distributed import TrainedRun, evaluate, grow, score
+from dmondrian.errors import CheckpointError
 from tests.distributed.conftest import ROWS, Fit, Once, digests, forest
 
 
@@ -147,3 +148,27 @@ def test_a_merged_run_begins_with_the_mean_of_its_parts(fit: Fit, tmp_path: Path
     assert not again.metrics
     _, manifest = merge([tmp_path / "a", tmp_path / "plain"], tmp_path / "half")
     assert not manifest.metrics
+
+
+def test_a_run_of_an_earlier_version_goes_on_as_it_was_begun(fit: Fit) -> None:
+    """Its run.json has what was the default then; the same job has another default now."""
+    earlier = fit("earlier", estimator=forest())
+    assert Run.open(earlier.run_url).run_json["estimator"]["calibrate"] is False
+    again = fit("earlier", estimator=forest(calibrate="auto"))
+    assert again.summary["rows"] == 0
+    assert again.to_local().calibrate is False
+    with pytest.raises(CheckpointError, match="calibrate: false there, true here"):
+        fit("earlier", estimator=forest(calibrate=True))
+
+
+def test_a_default_run_has_the_calibration_of_one_process(fit: Fit, tmp_path: Path) -> None:
+    run = fit("default", estimator=forest(calibrate="auto"))
+    X, labels = rows_of(run)
+    alone = forest(calibrate="auto").fit(X, labels)
+    assert run.to_local().forest_.calibration == alone.forest_.calibration
+    assert "excess" in calibration_of(run)
+    for name, first in (("a", 0), ("b", 3)):
+        fit(name, estimator=forest(n_estimators=3, calibrate="auto"), first_tree=first)
+    merged = dmondrian.load(merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")[0].url)
+    parts = [calibration_of(tmp_path / name)["excess"] for name in "ab"]
+    assert merged.forest_.calibration.excess == pytest.approx(sum(parts) / 2, rel=1e-14)
