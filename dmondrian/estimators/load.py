@@ -45,7 +45,7 @@ def estimator_of(algorithm: str, params: dict[str, Any]) -> Any:
     if "feature_units" in signature(kind).parameters:
         params.setdefault("feature_units", None)  # a model saved before the parameter existed
     if "calibrate" in signature(kind).parameters:
-        params.setdefault("calibrate", False)  # likewise
+        params.setdefault("calibrate", False)  # as does this
     return kind(**params)
 
 
