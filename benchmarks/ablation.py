@@ -82,7 +82,9 @@ def estimator(chosen: dict[str, Any], n_classes: int, trees: int) -> AMFClassifi
     if not n_classes:
         return AMFRegressor(n_estimators=trees, random_state=0, n_jobs=1, **chosen)
     alpha: Any = pseudo_count(chosen.pop("alpha"), n_classes)
-    return AMFClassifier(n_estimators=trees, random_state=0, n_jobs=1, alpha=alpha, **chosen)
+    return AMFClassifier(
+        n_estimators=trees, random_state=0, n_jobs=1, alpha=alpha, calibrate=False, **chosen
+    )
 
 
 def pseudo_count(label: str, n_classes: int) -> float | str:

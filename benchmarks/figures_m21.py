@@ -45,7 +45,9 @@ PAPERS: dict[str, Any] = {"feature_scales": None, "feature_units": None}
 
 
 def amf(trees: int = TREES) -> AMFClassifier:
-    return AMFClassifier(trees, alpha=0.5, charge_opening=True, **PAPERS, random_state=0)
+    return AMFClassifier(
+        trees, alpha=0.5, charge_opening=True, calibrate=False, **PAPERS, random_state=0
+    )
 
 
 def mondrian(trees: int = TREES) -> MondrianForestClassifier:

@@ -33,7 +33,7 @@ TREES = 10
 # nodes and part few rows. Sets of more columns are left out.
 MOST_COLUMNS_OF_CUBE = 10
 CLASSIFIERS: dict[str, Callable[[], Any]] = {
-    "AMF": lambda: AMFClassifier(TREES, feature_scales=None, random_state=0),
+    "AMF": lambda: AMFClassifier(TREES, feature_scales=None, calibrate=False, random_state=0),
     "mean, grow": lambda: MondrianForestClassifier(TREES, random_state=0),
     "mean, no end": lambda: MondrianForestClassifier(TREES, lifetime=None, random_state=0),
     "hierarchy, grow": lambda: MondrianForestClassifier(

@@ -217,7 +217,9 @@ def batch(args: argparse.Namespace) -> dict[str, Any]:
         makers: dict[str, Callable[[], Any]]
         if dataset.is_classification:
             makers = {
-                "paper's": lambda: AMFClassifier(TREES, alpha=0.5, **PAPERS, random_state=0),
+                "paper's": lambda: AMFClassifier(
+                    TREES, alpha=0.5, calibrate=False, **PAPERS, random_state=0
+                ),
                 "defaults": lambda: AMFClassifier(TREES, random_state=0),
             }
         else:

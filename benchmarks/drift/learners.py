@@ -56,7 +56,7 @@ DELAY = "the delay of the stream"
 FOLLOW = {"drift": "follow", "delay": DELAY}
 BOOSTED = {**FOLLOW, "experts": ["mondrian", "boosted"]}
 LEARNERS: dict[str, Learner] = {
-    "AMF plain 10": Learner(OWN, "dmondrian", 10, {"feature_scales": None}),
+    "AMF plain 10": Learner(OWN, "dmondrian", 10, {"feature_scales": None, "calibrate": False}),
     "AMF calibrated 10": Learner(OWN, "dmondrian", 10, {"calibrate": True}),
     "AMF follow 10": Learner(OWN, "dmondrian", 10, FOLLOW, in_calls=True),
     "AMF boosted 10": Learner(OWN, "dmondrian", 10, BOOSTED, in_calls=True),

@@ -26,7 +26,7 @@ def draw(folder: Path, max_rows: int | None = None) -> None:
     above, below = figure.subplots(2, 1, sharex=True)
     settings = {"n_estimators": MEMBERS, "random_state": 0}
     follow = AMFClassifier(drift="follow", **settings)
-    plain = AMFClassifier(feature_scales=None, **settings)
+    plain = AMFClassifier(feature_scales=None, calibrate=False, **settings)
     for estimator, label in ((follow, 'drift="follow"'), (plain, "drift=None")):
         LearningCurveDisplay.from_estimator(
             estimator, rows.X, rows.y, metric="accuracy", label=label, span="window", ax=above
