@@ -180,10 +180,11 @@ PAGE = Page(
         " they take the loss from {noise_plain} to {noise}, and calibration takes it to"
         " {noise_calibrated}.",
         "Calibration lowers the held-out loss of a hundred trees on {calibrated} sets, and that of"
-        " parts of the stream, each predicted and then learned, on {calibrated_before}. It is fitted to rows that come next, and where"
-        " the stream drifts rows far ahead are less sure: on electricity it takes the held-out loss"
-        " from {drift_uncalibrated} to {drift}, and that of parts from"
-        " {drift_uncalibrated_before} to {drift_before}. `calibrate=False` leaves it out. One seed,"
+        " parts of the stream, each predicted and then learned, on {calibrated_before}. It is"
+        " fitted to rows that come next, and where the stream drifts rows far ahead are less sure:"
+        " on electricity it takes the held-out loss from {drift_uncalibrated} to {drift}, and that"
+        " of parts from {drift_uncalibrated_before} to {drift_before}. `calibrate=False` leaves it"
+        " out. One seed,"
         " so differences of a few thousandths are noise.",
     ),
 )
