@@ -239,7 +239,8 @@ def test_without_onnx_the_extra_is_named(rows, monkeypatch) -> None:
 
 
 def test_the_command_writes_a_file_or_says_why_not(rows, tmp_path: Path) -> None:
-    forest = AMFClassifier(n_estimators=2, random_state=0).fit(rows[0][:300], rows[1][:300])
+    forest = AMFClassifier(n_estimators=2, calibrate=False, random_state=0)
+    forest.fit(rows[0][:300], rows[1][:300])
     forest.save(tmp_path / "model")
     file = tmp_path / "forest.onnx"
     stdout, _ = call("export", tmp_path / "model", "--to", "onnx", "-o", file, "--json")
