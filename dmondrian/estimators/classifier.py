@@ -70,8 +70,9 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         y : array-like of shape (n,)
             Labels: strings, integers or booleans.
         sample_weight : array-like of shape (n,), optional
-            Non-negative; a whole weight w equals w repeats of the row (to the byte up to
-            256, beyond that by a closed form that differs in the last digits).
+            Non-negative; for trees a whole weight w equals w repeats of the row (to the byte up
+            to 256, beyond that by a closed form that differs in the last digits). A calibration
+            forecasts the row once, and repeats each by itself.
         max_rows : int, optional
             Learn the first rows alone, so many. The classes are still those of all labels.
         time_budget : float, optional
