@@ -30,7 +30,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def quick(n_estimators: int, **given: Any) -> AMFClassifier:
-    return AMFClassifier(n_estimators, feature_scales=None, warmup_rows=LAST, **given)
+    return AMFClassifier(
+        n_estimators, feature_scales=None, warmup_rows=LAST, calibrate=False, **given
+    )
 
 
 def mixture(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -54,7 +56,12 @@ def by_hand(X: np.ndarray, y: np.ndarray, among: list[tuple[float, bool]], n: in
     losses = []
     for alpha, charge in among:
         forest = AMFClassifier(
-            10, alpha=alpha, charge_opening=charge, feature_scales=None, random_state=4
+            10,
+            alpha=alpha,
+            charge_opening=charge,
+            feature_scales=None,
+            calibrate=False,
+            random_state=4,
         )
         forest.partial_fit(X[: n // 2], y[: n // 2], classes=np.arange(y.max() + 1))
         lost = 0.0
@@ -246,7 +253,8 @@ def test_rows_alone_are_looked_at_closely_only_where_a_choice_is_near(
     assert len(looked_at) < 15  # columns that were of two values are of more
     assert same_forest(whole, parts)
     assert whole.forest_.state()[0] == parts.forest_.state()[0]
-    flat = AMFClassifier(1, feature_scales=None, warmup_rows=32, random_state=1)
+    given: dict[str, Any] = {"feature_scales": None, "warmup_rows": 32, "calibrate": False}
+    flat = AMFClassifier(1, **given, random_state=1)
     flat.partial_fit(X[:1], y[:1], classes=[0, 1])
     looked_at.clear()
     for _ in range(32 * 16 - 1):
@@ -301,7 +309,7 @@ def test_the_settings_chosen_are_safe_with_noise_and_with_many_classes(
     X, y = make_classification(**shape, n_redundant=0, n_clusters_per_class=1, random_state=0)
     X = ((X - X.min(0)) / np.ptp(X, axis=0)).astype(np.float32)
     n, k = 10_000, shape["n_classes"]
-    given = {"n_estimators": 10, "feature_scales": None, "random_state": 0}
+    given = {"n_estimators": 10, "feature_scales": None, "random_state": 0, "calibrate": False}
     chosen = AMFClassifier(**given).fit(X[:n], y[:n])
     risky = 0.01 if k == 5 else 0.5
     fixed = AMFClassifier(**given, alpha=risky, charge_opening=False).fit(X[:n], y[:n])

@@ -54,7 +54,7 @@ COUNTS = DRAW.poisson(np.exp(2.0 * X[:, 0])).astype(np.float64)
 NUMBERS = 100.0 + X[:, 0] + 0.1 * DRAW.normal(size=N)
 FIXED: dict[str, Any] = {"n_estimators": TREES, "random_state": 3}
 PLAIN: dict[str, Any] = {"feature_scales": None, "feature_units": None, **FIXED}
-AMF: dict[str, Any] = {"alpha": 0.2, "charge_opening": True, **PLAIN}
+AMF: dict[str, Any] = {"alpha": 0.2, "charge_opening": True, "calibrate": False, **PLAIN}
 ROW_BY_ROW = {
     "amf": (AMFClassifier(**AMF), CLASSES),
     "amf, expected": (AMFClassifier(predict_extension="expected", **AMF), CLASSES),
@@ -190,7 +190,7 @@ def test_a_calibrated_forecast_knows_the_exponent_of_the_rows_before_it() -> Non
     y = CLASSES
     reported = [metrics_of(AMFClassifier(**AMF), y, *cut, calibrate=True) for cut in with_samples()]
     assert reported[0] == reported[1] == reported[2]
-    slow = AMFClassifier(calibrate=True, **AMF)
+    slow = AMFClassifier(**{**AMF, "calibrate": True})
     loss = np.full(N, np.log(3.0))
     for i in range(N):
         if i:
