@@ -14,6 +14,7 @@ to check.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,12 +23,13 @@ import numpy as np
 
 from dmondrian._memory_limit import usable_bytes
 from dmondrian._numba.mechanisms import uses
-from dmondrian.checkpoint.codec import NODE, Since, decode_blob, encode_forest
+from dmondrian.checkpoint.codec import NODE, Decoded, Since, decode_blob, encode_forest
 from dmondrian.checkpoint.document import dump_json
 from dmondrian.errors import CorruptError
 
 if TYPE_CHECKING:
     from dmondrian.forest.forest import Forest
+    from dmondrian.tree.box_encoding import Columns
 
 MOST = 16
 """Differences from one whole state: as many checkpoints are lost where that one is damaged."""
@@ -47,6 +49,7 @@ class Base:
     digest: str
     n_bytes: int
     marks: tuple[Array, ...]  # uint64 [m, 2] of each tree
+    columns: Columns  # how its boxes are written, which marks do not show
     count: int = 0  # differences from it so far
     n_written: int = 0  # bytes of these
 
@@ -62,14 +65,18 @@ class Encoded:
 
     data: bytes
     base: Base | None  # what it is the difference from; None of a whole state
-    marks: tuple[Array, ...] | None  # of a whole state that others may be differences from
+    # of a whole state that others may be differences from
+    marks: tuple[Array, ...] | None = None
+    columns: Columns | None = None
 
     def base_after(self, digest: str) -> Base | None:
         """Return what the next state may be a difference from, once this one is stored."""
         if self.base is not None:
             n_written = self.base.n_written + len(self.data)
             return replace(self.base, count=self.base.count + 1, n_written=n_written)
-        return None if self.marks is None else Base(digest, len(self.data), self.marks)
+        if self.marks is None or self.columns is None:
+            return None
+        return Base(digest, len(self.data), self.marks, self.columns)
 
 
 class State(NamedTuple):
@@ -81,21 +88,24 @@ class State(NamedTuple):
     n_bytes: int  # of that
     since: Since | None  # where it is a difference
     changed: list[tuple[Array, int]]  # of a difference: nodes of each tree, and how many were there
+    form: int  # of the forest
 
     def base(self, forest: Forest) -> Base | None:
         """Return what the next state may differ from, of its forest before it learns more."""
+        from dmondrian.forest.state import NESTED
+
         rows = _rows_of(forest)
-        if rows is None:
+        if rows is None or self.form != NESTED:  # an earlier version wrote boxes another way
             return None
-        marks = _marks_of(forest, rows)
+        marks, columns = _marks_of(forest, rows), forest.trees[0].columns
         if self.since is None:
-            return Base(self.digest, self.n_bytes, marks)
+            return Base(self.digest, self.n_bytes, marks, columns)
         from dmondrian.tree.node_marks import unknown
 
         before = (unknown(own, *of) for own, of in zip(marks, self.changed, strict=True))
         n_written = self.since.n_written + self.n_bytes
         named = self.since.digest, self.since.n_bytes
-        return Base(*named, tuple(before), self.since.n_earlier + 1, n_written)
+        return Base(*named, tuple(before), columns, self.since.n_earlier + 1, n_written)
 
 
 def _rows_of(forest: Forest) -> list[int] | None:
@@ -122,7 +132,9 @@ def _marks_of(forest: Forest, rows: Sequence[int]) -> tuple[Array, ...]:
     return tuple(marks_of(tree, m) for tree, m in zip(forest.trees, rows, strict=True))
 
 
-def encode_state(forest: Forest, base: Base | None = None, is_last: bool = False) -> Encoded:
+def encode_state(
+    forest: Forest, base: Base | None = None, is_whole: bool = False, is_last: bool = False
+) -> Encoded:
     """Write the state of a forest that nobody changes meanwhile, whole or as a difference.
 
     Parameters
@@ -130,16 +142,20 @@ def encode_state(forest: Forest, base: Base | None = None, is_last: bool = False
     forest : Forest
     base : Base or None
         The last whole state of these trees that is in the store.
+    is_whole : bool
+        Whether the state is to be whole.
     is_last : bool
-        Whether the state is to be whole, and no other will be a difference from it.
+        Whether no other will be a difference from it, besides.
     """
     rows = None if is_last else _rows_of(forest)
     if rows is None:
-        return Encoded(encode_forest(*forest.stored()), None, None)
+        return Encoded(encode_forest(*forest.stored()), None)
+    from dmondrian.tree.box_encoding_choice import are_same as are_alike
     from dmondrian.tree.node_marks import changed_nodes
 
-    marks = _marks_of(forest, rows)
-    if base is not None and base.count < MOST and len(base.marks) == len(rows):
+    marks, columns = _marks_of(forest, rows), forest.trees[0].columns
+    may_differ = base is not None and len(base.marks) == len(rows) and not is_whole
+    if base is not None and may_differ and are_alike(columns, base.columns):
         each = zip(forest.trees, marks, base.marks, strict=True)
         changed = [changed_nodes(*one) for one in each]
         counts = [len(nodes) for nodes in changed]
@@ -149,8 +165,8 @@ def encode_state(forest: Forest, base: Base | None = None, is_last: bool = False
                 {**fields, NODE: nodes}
                 for fields, nodes in zip(forest.stored_nodes(rows, changed), changed, strict=True)
             )
-            return Encoded(encode_forest(forest.stored()[0], trees, counts, since), base, None)
-    return Encoded(encode_forest(*forest.stored()), None, marks)
+            return Encoded(encode_forest(forest.stored()[0], trees, counts, since), base)
+    return Encoded(encode_forest(*forest.stored()), None, marks, columns)
 
 
 def warm_marks(forest: Forest) -> None:
@@ -166,7 +182,7 @@ def _pays(n_changed: int, n_nodes: int, base: Base) -> bool:
     """Return whether a difference costs less than states since the base did, on average."""
     n_bytes = base.n_bytes * n_changed / sum(map(len, base.marks))
     average = (base.n_bytes + base.n_written) / (base.count + 1)
-    return n_changed <= LARGEST_SHARE * n_nodes and n_bytes < average
+    return base.count < MOST and n_changed <= LARGEST_SHARE * n_nodes and n_bytes < average
 
 
 def read_state(
@@ -199,10 +215,11 @@ def read_state(
     del data
     since = found.since
     if since is None:
-        return State(found.header, found.trees, digest, n_own, None, [])
+        return State(found.header, found.trees, digest, n_own, None, [], _form(found))
     named = f"{name}, which has changed since blobs/{since.digest}"
     whole = decode_blob(read(since.digest, since.n_bytes), name=named, max_bytes=limit)
-    if whole.since is not None or len(whole.trees) != len(found.trees):
+    is_base = whole.since is None and _form(whole) == _form(found)
+    if not is_base or len(whole.trees) != len(found.trees):
         raise CorruptError(
             f"{named}: that is no whole state of {len(found.trees)} trees. {_ADVICE}"
         )
@@ -213,7 +230,13 @@ def read_state(
         trees = _patched(whole.trees, found.trees, since.nodes, limit)
     except CorruptError as error:
         raise CorruptError(f"{named}: {error} {_ADVICE}") from error
-    return State(found.header, trees, digest, n_own, since, changed)
+    return State(found.header, trees, digest, n_own, since, changed, _form(found))
+
+
+def _form(found: Decoded) -> int:
+    """Return the format of a forest; 0 where it names none."""
+    form = found.header.get("format") if isinstance(found.header, dict) else None
+    return form if type(form) is int else 0
 
 
 def _length(tree: Mapping[str, Array]) -> int:
@@ -267,13 +290,15 @@ def _patched(trees: Trees, changed: Trees, sizes: Sequence[int], limit: int) -> 
         tree, own, n_nodes = trees.pop(0), changed.pop(0), sizes[len(patched)]
         nodes = own.pop(NODE)
         _check(tree, own, nodes, n_nodes)
-        # All of this tree is there twice at most, one field after the other.
-        n_bytes = sum(field.nbytes for one in (*trees, *patched, tree) for field in one.values())
-        beside = max((field[:1].nbytes * n_nodes for field in own.values()), default=0)
-        if n_bytes + beside > limit:
+        # One of its fields is there twice, which the other half of the memory has a place for.
+        n_bytes = sum(field.nbytes for one in (*trees, *patched) for field in one.values())
+        n_bytes += n_nodes * sum(
+            field.dtype.itemsize * math.prod(field.shape[1:]) for field in own.values()
+        )
+        if n_bytes > limit:
             raise CorruptError(
-                f"It declares trees of {n_bytes + beside} bytes, more than the {limit} bytes that "
-                "may be used."
+                f"It declares trees of {n_bytes} bytes, more than the {limit} bytes that may be "
+                "used."
             )
         patched.append(
             {name: _field(tree.pop(name), own.pop(name), nodes, n_nodes) for name in [*tree]}

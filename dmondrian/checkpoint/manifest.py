@@ -41,6 +41,7 @@ class Manifest:
     plan: str | None = None  # digest of the frozen stream
     final: bool = False  # the end of the stream was reached
     forest: Summary | None = None  # of all trees; None where an earlier version wrote it
+    n_since_whole: int = 0  # checkpoints up to this one, since one without differences
 
     @property
     def name(self) -> str:
@@ -78,6 +79,8 @@ class Manifest:
             "metrics": _finite(self.metrics),
             "final": self.final,
         }
+        if self.bases:
+            content["n_since_whole"] = self.n_since_whole
         if self.forest is not None:
             content["forest"] = _finite(self.forest.to_json())
         return seal(content)
@@ -103,6 +106,8 @@ class Manifest:
         _expect(isinstance(shards, dict), name, "shards", shards, "an object")
         _expect(isinstance(content.get("metrics"), dict), name, "metrics", "else", "an object")
         _expect(type(content.get("final")) is bool, name, "final", "else", "true or false")
+        n_since = content.get("n_since_whole", 0)
+        _expect(_is_count(n_since), name, "n_since_whole", n_since, "a number of checkpoints")
         return cls(
             position=int(position or 0),
             shards=_shards(shards or {}, name),
@@ -111,6 +116,7 @@ class Manifest:
             plan=plan,
             final=content["final"],
             forest=_forest(content.get("forest"), name),
+            n_since_whole=n_since,
         )
 
 

@@ -148,7 +148,7 @@ def position_apart(run: Run, position: int | None = None) -> int | None:
                 return None
             continue
         if shared is None:
-            shared = manifest.bases
+            shared = set(manifest.blobs)
         elif shared.isdisjoint(manifest.blobs):
             return one
     return None

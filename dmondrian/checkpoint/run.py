@@ -24,6 +24,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from dmondrian.checkpoint import document
@@ -233,7 +234,8 @@ class Run:
         A manifest with the same state (position, plan, digests) that is there already stands and
         is returned: a run that fell back to its parent comes to the same state by another way.
         A damaged one is replaced. Where either has differences from other states, which depend on
-        the way, the states are compared, and one that cannot be read is replaced.
+        the way, the states are compared, and one of which a blob is damaged is replaced, unless one
+        of the other's is, too.
 
         Parameters
         ----------
@@ -273,6 +275,8 @@ class Run:
         )
         if manifest.bases:
             mark_deltas(self.store)
+            n_before = parent.n_since_whole if isinstance(parent, Manifest) else 0
+            manifest = replace(manifest, n_since_whole=n_before + 1)
         try:
             self.store.put_same(manifest.name, manifest.to_bytes())
         except FencedError as error:
@@ -304,9 +308,8 @@ class Run:
                 f"{name} in {self.url} is the manifest of position {manifest.position} or of "
                 "another plan: it was copied from elsewhere. Remove it."
             )
-        if verify:
-            for digest, n_bytes in manifest.blobs.items():
-                self.get_blob(digest, n_bytes)
+        if verify and (damage := self._damage_of(manifest)) is not None:
+            raise damage
         return manifest
 
     def latest(self, verify: bool = True) -> Manifest | None:
@@ -388,9 +391,8 @@ class Run:
         if there.state == own.state:
             return there
         if there.bases or own.bases:
-            try:
-                is_same = self._is_same(own, there)
-            except CorruptError as damage:
+            damage = self._damage_of(there)
+            if damage is not None and self._damage_of(own) is None:
                 warnings.warn(
                     f"{own.name} in {self.url} needs what is damaged and is written again: "
                     f"{damage}",
@@ -398,7 +400,7 @@ class Run:
                 )
                 self.store.put(own.name, own.to_bytes())
                 return own
-            if is_same:
+            if self._is_same(own, there):
                 return there
         raise FencedError(
             f"Position {own.position} of {self.url} was committed with another state: another "
@@ -406,13 +408,22 @@ class Run:
             "choose another folder."
         ) from error
 
+    def _damage_of(self, manifest: Manifest) -> CorruptError | None:
+        """Return what is wrong with the blobs that a manifest needs; None if nothing is."""
+        try:
+            for digest, n_bytes in manifest.blobs.items():
+                self.get_blob(digest, n_bytes)
+        except CorruptError as error:
+            return error
+        return None
+
     def _is_same(self, own: Manifest, there: Manifest) -> bool:
         """Whether two manifests are of the same states, however these are written.
 
         Raises
         ------
         CorruptError
-            A state of the one that is there cannot be read.
+            A state cannot be read, or needs more memory than there is.
         """
         from dmondrian.checkpoint.deltas import are_same
 

@@ -22,11 +22,13 @@ def kernel_types(estimator: BaseForest) -> tuple[object, ...]:
     estimator._validate_params()
     n_classes = 2 if estimator.algorithm.endswith("classifier") else 0
     parameters = estimator._forest_parameters(3, n_classes)
-    calibrate = bool(getattr(estimator, "calibrate", False))
-    if parameters.follows_stream and calibrate:
-        raise ParameterError("its guard learns an exponent already")
+    calibrate = getattr(estimator, "calibrate", False)
+    if parameters.follows_stream:
+        if calibrate is True:
+            raise ParameterError("its guard learns an exponent already")
+        calibrate = False  # also of "auto"
     parameters.check()
-    return *map(type, policies(parameters)), calibrate, parameters.follows_stream
+    return *map(type, policies(parameters)), bool(calibrate), parameters.follows_stream
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -19,6 +19,7 @@ from distributed import Client
 
 from dmondrian import errors
 from dmondrian.checkpoint import Lease, Manifest, Run
+from dmondrian.checkpoint.deltas import MOST
 from dmondrian.checkpoint.manifest import base_of, blobs_of
 from dmondrian.checkpoint.pruning import prune_while_training
 from dmondrian.checkpoint.summary import Summary, total
@@ -151,6 +152,7 @@ class Coordinator:
         self._last_answer: dict[str, float] = {}  # by worker: monotonic seconds
         self._marks = {u.index for u in self._units if interval.is_due(u)}
         self._marks.add(len(self._units) - 1)
+        self._saves_whole: dict[int, bool] = {}  # by mark: whether all shards save whole states
         self._floor = self._row(ledger.settled)  # no shard goes back behind it
         self._high = ledger.settled  # unit after the furthest one ever sent
         self._stop: int | None = None  # unit after which to stop; -1 before the first
@@ -540,7 +542,8 @@ class Coordinator:
             samples=is_new and self._ledger.calibration is not None,
             with_labels=is_new and state.shard == self._states[0].shard,
             save=(is_new or unit.index == self._stop) and unit.index in self._marks,
-            whole=self._ends_whole and unit.index == len(self._units) - 1,
+            whole=unit.index in self._marks and self._is_whole(unit.index),
+            last=self._ends_whole and unit.index == len(self._units) - 1,
             n_threads=n_threads,
             settled=self._units[settled].start,
             mean=self._ledger.mean(unit.index),
@@ -548,6 +551,20 @@ class Coordinator:
             generation=self._generation,
             recalls=state.recalls,
         )
+
+    def _is_whole(self, mark: int) -> bool:
+        """Return whether the states of a checkpoint are to be whole, which is decided once.
+
+        All shards save whole ones at a time now and then: the checkpoint before is then one that a
+        damaged blob does not spoil along with those after it.
+        """
+        if mark not in self._saves_whole:
+            n_since = 0 if self.manifest is None else self.manifest.n_since_whole
+            for other in sorted(self._marks):  # those that are not committed yet
+                if self._ledger.settled <= other < mark:
+                    n_since = 0 if self._saves_whole.get(other) else n_since + 1
+            self._saves_whole[mark] = n_since >= MOST
+        return self._saves_whole[mark]
 
     def _submit(
         self,

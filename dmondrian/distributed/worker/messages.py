@@ -50,6 +50,7 @@ class Step(Order):
     samples: bool = False  # return forecasts of the row sample that calibration is fitted to
     save: bool = False  # upload the state at `stop`
     whole: bool = False  # not as the difference from another one
+    last: bool = False  # and nothing will be saved as the difference from it
     n_threads: int = 1  # threads over trees
     settled: int = 0  # rows before it are scored: their answers may be dropped
     mean: np.ndarray | None = (

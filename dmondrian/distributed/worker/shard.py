@@ -118,7 +118,8 @@ def encoded_state(shard: Shard, order: Step) -> tuple[Encoded, Summary]:
     # Who deletes old checkpoints knows of the states that are stored: of these alone, the one that
     # this state may be a difference from is in one that stays.
     base = None if shard.unsaved else shard.base
-    return encode_state(shard.forest, base, order.whole), Summary.of(shard.forest)
+    encoded = encode_state(shard.forest, base, order.whole, order.last)
+    return encoded, Summary.of(shard.forest)
 
 
 def rows_between(
