@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -437,6 +438,111 @@ def test_a_checkpoint_that_needs_what_is_damaged_is_written_again(
     with pytest.warns(UserWarning, match="needs what is damaged and is written again"):
         assert run.commit(50, {0: whole}, parent=10).shards[0] == whole
     assert run.latest().position == 50  # type: ignore[union-attr]  # there is one
+
+
+def test_a_checkpoint_that_can_be_read_is_not_replaced_by_one_that_cannot(
+    saved: tuple[Run, Saver],
+) -> None:
+    run, saver = saved
+    saver.base = None
+    whole = saver.save()
+    (Path(run.url) / "manifests/000000000050.json").unlink()
+    run.commit(50, {0: whole}, parent=10)
+    assert saver.base is not None
+    X, y = rows(77)
+    saver.forest.update(X[:0], y[:0], None)
+    saver.base = replace(saver.base, digest="0" * 64)  # a blob that is not there
+    difference = saver.save()
+    assert "base" in difference
+    with pytest.raises(CorruptError, match="missing"):
+        run.commit(50, {0: difference}, parent=10)
+    assert run.manifest(50, verify=True).shards[0] == whole
+
+
+def test_who_has_no_memory_to_compare_replaces_nothing(
+    saved: tuple[Run, Saver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, saver = saved
+    there = run.store.get("manifests/000000000050.json")
+    saver.base = None
+    whole = saver.save()
+    monkeypatch.setattr(deltas, "usable_bytes", lambda: 20_000)
+    with pytest.raises(CorruptError, match="may be used"):
+        run.commit(50, {0: whole}, parent=10)
+    assert run.store.get("manifests/000000000050.json") == there
+
+
+def test_checkpoints_of_one_blob_are_not_apart(run: Run) -> None:
+    saver = grown(run)
+    commit(run, saver, 10, None)
+    saver.base = None
+    commit(run, saver, 20, 10)
+    run.commit(30, run.manifest(20).shards, parent=20)  # rows that taught nothing
+    assert position_apart(run) == 10
+
+
+def test_what_needs_the_memory_of_a_whole_state_is_enough_for_a_difference(run: Run) -> None:
+    saver = grown(run)
+    saver.save()
+    X, y = rows(5)
+    saver.forest.update(X[:3], y[:3], None)
+    entry = saver.save()
+    assert "base" in entry
+    whole = run.put_blob(encode_forest(*saver.forest.stored()))
+
+    def is_enough(digest: str, limit: int) -> bool:
+        try:
+            read_state(run.get_blob, digest, name="it", max_bytes=limit)
+        except CorruptError:
+            return False
+        return True
+
+    low, high = 0, 1 << 24
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(whole, middle) else (middle, high)
+    assert is_enough(entry["digest"], high)
+    assert not is_enough(entry["digest"], high // 2)
+
+
+def test_a_state_of_an_earlier_format_is_no_base(run: Run) -> None:
+    forest = grown(run).forest
+    header, trees = forest.state()
+    assert header["format"] != forest.stored()[0]["format"]
+    saver = Saver(forest, run.put_blob)
+    old = run.put_blob(encode_forest(header, trees))
+    saver.restore(run.get_blob, {"digest": old, "bytes": None})
+    X, y = rows(5)
+    saver.forest.update(X[:3], y[:3], None)
+    assert "base" not in saver.save()
+
+
+def test_a_difference_from_boxes_of_another_format_is_refused(run: Run) -> None:
+    saver = grown(run)
+    saver.save()
+    assert saver.base is not None
+    old = encode_forest(*saver.forest.state())
+    saver.base = replace(saver.base, digest=run.put_blob(old), n_bytes=len(old))
+    X, y = rows(5)
+    saver.forest.update(X[:3], y[:3], None)
+    entry = saver.save()
+    assert "base" in entry
+    with pytest.raises(CorruptError, match="no whole state"):
+        read_state(run.get_blob, entry["digest"], name="it")
+
+
+def test_boxes_that_are_written_another_way_make_a_state_whole(run: Run) -> None:
+    """Steps of a box and its node may stay the same, though the unit of the steps is another."""
+    forest = Forest(ForestParameters(n_features=1, seed=1, **KINDS["classifier"]), range(1))
+    saver = Saver(forest, run.put_blob)
+    X = np.array([[0.0], [2.0**23]], np.float32)
+    forest.update(X, np.zeros(2), np.full(2, 2.0**60))
+    saver.save()
+    forest.update(16 * X, np.zeros(2), np.ones(2))
+    entry = saver.save()
+    state = read_state(run.get_blob, entry["digest"], name="it")
+    trees = decode_forest(encode_forest(*forest.stored()))[1]
+    assert are_same_trees(state.trees, trees)
 
 
 @pytest.mark.parametrize("n", range(4))

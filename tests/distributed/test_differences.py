@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
+from dmondrian import AMFClassifier
 from dmondrian.checkpoint import Run, deltas, encode_forest
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.migrating import migrate
@@ -20,6 +21,7 @@ from dmondrian.distributed.training.batch_source import safe_position
 from dmondrian.forest import forest as forest_module
 from tests.checkpoint.test_damage import flip
 from tests.distributed.conftest import ADULT, COLUMNS, Fit, forest
+from tests.distributed.test_stored_formats import FORESTS, copied
 
 FIRST, ROWS = 4000, 12
 
@@ -127,6 +129,42 @@ def test_whoever_reads_the_run_reads_the_same(
     )  # fmt: skip
     assert again is not None
     assert stored(tmp_path / "copy") == expected
+
+
+def test_all_shards_write_whole_states_now_and_then(
+    look: Callable[..., TrainedRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By themselves shards do so at different looks, and no checkpoint does without the others."""
+    monkeypatch.setattr(deltas, "_pays", lambda *about: about[2].count < 2 + about[2].n_bytes % 2)
+    monkeypatch.setattr("dmondrian.distributed.training.coordinator.MOST", 4)
+    run, n_whole = tmp_path / "run", 0
+    for n in range(14):
+        look(keep=2)
+        newest = Run.open(run).latest()
+        assert newest is not None
+        n_whole += not newest.bases
+        assert newest.n_since_whole <= 4
+        if n > 5:
+            assert safe_position(Run.open(run)) >= FIRST + (n - 10) * ROWS
+    assert n_whole >= 3
+    assert len(Run.open(run).manifests()) <= 3
+
+
+def test_a_run_of_an_earlier_format_goes_on(client: Client, tmp_path: Path) -> None:
+    stored_run = copied("forest_2", tmp_path)
+    rows = pq.read_table(stored_run / "data/2.parquet")
+    (stored_run / "data/2.parquet").unlink()
+    for n in range(3):
+        pq.write_table(rows.slice(2 * n, 2), stored_run / f"data/{n + 2}.parquet")
+        found = follow(
+            AMFClassifier(**FORESTS["run"]), stored_run / "data", once=True, target="y",
+            run=stored_run / "run", client=client, n_shards=2, keep=2,
+        )  # fmt: skip
+        assert found is not None
+    run = Run.open(stored_run / "run")
+    assert any(run.manifest(position).bases for position in run.manifests())
+    for position in run.manifests():
+        load_model(f"{stored_run}/run@{position}")
 
 
 def test_training_ends_with_whole_states_whatever_came_between(
