@@ -84,7 +84,7 @@ def forecast(forest: Ensemble, X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Forecast each row just before it is learned; return the forecasts."""
     trees = len(forest.trees)
     reported = forecast_and_learn_all(forest, X, y, position=0, n_trees=trees)
-    return mean_over_trees([reported.sums], trees)
+    return mean_over_trees(reported.sums, trees)
 
 
 def by_slices(forest: Ensemble, X: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -416,7 +416,7 @@ def in_calls(args, X, y, n_classes):
     else:
         n_trees = args.trees
         sums = forecast_and_learn_all(forest, rows, labels, position=1, n_trees=n_trees).sums
-        found[1:] = mean_over_trees([sums], n_trees)
+        found[1:] = mean_over_trees(sums, n_trees)
     return found, {"calls_cpu_seconds": time.process_time() - clock}
 
 
