@@ -76,7 +76,7 @@ def test_a_forest_without_boosted_sets_is_stored_as_before() -> None:
 def test_it_is_a_function_of_the_rows_in_order(tmp_path: Path, delay: int) -> None:
     X, y = switching(330, n_classes=3)
     names = np.array(["a", "b", "c"])
-    whole = model(delay=delay, n_jobs=2).fit(X, names[y])
+    whole = model(delay=delay, n_jobs=2).partial_fit(X, names[y], classes=names)
     part = model(delay=delay)
     part.partial_fit(X[:1], names[y[:1]], classes=names)
     part.partial_fit(X[1:217], names[y[1:217]])
@@ -260,7 +260,7 @@ def test_numbers_are_better_forecast_where_columns_act_together() -> None:
 def test_forests_of_numbers_are_functions_of_the_rows_in_order(tmp_path: Path, delay: int) -> None:
     X, y = numbers(330)
     w = np.random.default_rng(1).choice([0.0, 1.0, 2.0], 330)
-    whole = of_numbers(delay=delay, n_jobs=2).fit(X, y, w)
+    whole = of_numbers(delay=delay, n_jobs=2).partial_fit(X, y, w)
     part = of_numbers(delay=delay, experts=list(BOTH))
     part.partial_fit(X[:1], y[:1], w[:1])
     part.partial_fit(X[1:217], y[1:217], w[1:217])
@@ -271,7 +271,7 @@ def test_forests_of_numbers_are_functions_of_the_rows_in_order(tmp_path: Path, d
             other.predict(X, return_std=True), whole.predict(X, return_std=True), strict=True
         ):
             np.testing.assert_array_equal(ours, theirs)
-    plain = of_numbers(delay=delay, experts=("mondrian",)).fit(X, y, w)
+    plain = of_numbers(delay=delay, experts=("mondrian",)).partial_fit(X, y, w)
     (_, ours), (_, theirs) = whole.forest_.state(), plain.forest_.state()
     assert pickle.dumps(ours) == pickle.dumps(theirs)  # trees are those without sets
     assert not np.array_equal(whole.predict(X), plain.predict(X))

@@ -167,7 +167,7 @@ def look(folder: Path, client: Any) -> Any:
     from dmondrian.distributed import follow
 
     return follow(
-        dmondrian.AMFClassifier(n_estimators=2, random_state=7, **SETTLED),
+        dmondrian.AMFClassifier(n_estimators=2, random_state=7, calibrate=False, **SETTLED),
         folder / "rows",
         target="y",
         run=folder / "run",

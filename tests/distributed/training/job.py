@@ -27,7 +27,7 @@ def main() -> None:
 
     progress.ProgressReporter.interval = 0.0  # listen at every turn
     estimator = AMFClassifier(  # as `forest()`
-        6, alpha=0.25, charge_opening=True, feature_scales=None, random_state=7
+        6, alpha=0.25, charge_opening=True, feature_scales=None, calibrate=False, random_state=7
     )
     if algorithm == ["online-forest-classifier"]:
         estimator = OnlineRandomForestClassifier(4, **BOUNDED)

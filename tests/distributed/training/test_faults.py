@@ -121,7 +121,6 @@ def test_a_worker_that_retires_hands_its_shards_on_and_counts_as_no_loss(
     assert run.metrics == undisturbed.metrics
 
 
-@pytest.mark.usefixtures("talkative", "without_losses")
 @pytest.mark.usefixtures("talkative")
 def test_shards_of_a_lost_worker_are_restored_on_all_others_at_once_and_forecast_no_row_again(
     fit: Fit, cluster: Grow, monkeypatch: pytest.MonkeyPatch
@@ -170,6 +169,7 @@ def test_shards_of_a_lost_worker_are_restored_on_all_others_at_once_and_forecast
     assert not any(replayed.values())
 
 
+@pytest.mark.usefixtures("talkative", "without_losses")
 def test_a_shard_that_loses_workers_too_often_ends_the_run_with_its_position(
     fit: Fit, pair: Client
 ) -> None:
