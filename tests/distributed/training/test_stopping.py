@@ -307,8 +307,10 @@ def test_without_a_worker_nothing_is_waited_for(
 
     asked = Asked(tmp_path / "run", ask=lose_and_ask, is_saved=True)
     with pytest.raises(KeyboardInterrupt, match=r"stopped at row [0-9,]+ of 6,000, which is saved"):
-        fit(client=client, progress=asked, checkpoint_every="500 rows")
-    assert len(Run.open(tmp_path / "run").manifests()) == asked.checkpoints
+        fit(client=client, progress=asked, checkpoint_every="500 rows", window=1)
+    # The worker may have answered, just before it was lost, with all that the next one needs.
+    there = len(Run.open(tmp_path / "run").manifests())
+    assert there in (asked.checkpoints, asked.checkpoints + 1)
     assert digests(fit()) == digests(undisturbed)
 
 
