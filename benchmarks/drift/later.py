@@ -119,19 +119,26 @@ def body(records: Records) -> str:
     return "\n\n".join([note, table(["stream", "rows", *names], rows)])
 
 
+def ratios_of(
+    records: Records, name: str, others: Collection[str]
+) -> tuple[list[float], list[dict[str, Any]]]:
+    """Return a learner's loss over the least one of some others, by stream; and the records."""
+    known = {(r["stream"], r["learner"]): r for r in records}
+    found = [s for s in NAMES if all((s, one) in known for one in (name, *others))]
+    if not found:
+        raise LookupError(f"no stream with records of {name} and the others")
+    used = [known[stream, one] for stream in found for one in (name, *others)]
+    least = {s: min(known[s, one]["loss"] for one in others) for s in found}
+    return [known[s, name]["loss"] / least[s] for s in found], used
+
+
 def files_won(name: str, others: Collection[str]) -> Figure:
     """Return on how many streams a learner has a lower loss than all of some others."""
 
     def find(records: Records) -> Number:
-        known = {(r["stream"], r["learner"]): r for r in records}
-        found = [s for s in NAMES if all((s, one) in known for one in (name, *others))]
-        if not found:
-            raise LookupError(f"no stream with records of {name} and the others")
-        used = [known[stream, one] for stream in found for one in (name, *others)]
-        won = sum(
-            known[s, name]["loss"] < min(known[s, one]["loss"] for one in others) for s in found
-        )
-        return Number(f"{won} of {len(found)}", "", runs_of(used))
+        ratios, used = ratios_of(records, name, others)
+        won = sum(ratio < 1.0 for ratio in ratios)
+        return Number(f"{won} of {len(ratios)}", "", runs_of(used))
 
     return find
 
@@ -140,14 +147,7 @@ def worst(name: str, others: Collection[str]) -> Figure:
     """Return the greatest ratio of a learner's loss to the least one of some others."""
 
     def find(records: Records) -> Number:
-        known = {(r["stream"], r["learner"]): r for r in records}
-        found = [s for s in NAMES if all((s, one) in known for one in (name, *others))]
-        if not found:
-            raise LookupError(f"no stream with records of {name} and the others")
-        used = [known[stream, one] for stream in found for one in (name, *others)]
-        ratios = [
-            known[s, name]["loss"] / min(known[s, one]["loss"] for one in others) for s in found
-        ]
+        ratios, used = ratios_of(records, name, others)
         return Number(f"{max(ratios):.2f}", "", runs_of(used))
 
     return find

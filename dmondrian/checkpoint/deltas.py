@@ -4,7 +4,7 @@ A forest that learns few rows changes few of its nodes: those on the ways of the
 state is written as a difference from the last whole one of the same trees, never from another
 difference: to read a state takes two blobs at most, and a damaged difference spoils no other
 state. The next state is whole once differences have come to cost more than whole states do, on
-average, or once `MOST` of them need the same one.
+average, once `MOST` of them need the same one, or where boxes are written another way by now.
 
 Relies on marks of nodes (:mod:`dmondrian.tree.node_marks`) to find what has changed: `MARK_BYTES` a
 node in memory beside the forest. Promises that a state which is read of a difference is, in every

@@ -258,6 +258,9 @@ class Run:
         ------
         FencedError
             Another state was committed at this position.
+        CorruptError
+            Whether it is another state cannot be known: a blob of this one is damaged, or there is
+            less memory than the comparison needs. What was there stays.
         ParameterError
             An argument has a wrong type or range.
         """

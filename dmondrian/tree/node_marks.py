@@ -1,9 +1,9 @@
 """Marks of nodes: 128 bits each, by which nodes that have changed since are found.
 
-The mark of a node is made of its row and its box as they are in memory. Equal nodes may have
-different marks, as a box may be written another way; nodes that differ have different marks but for
-a chance of one in 2^128: each half of a mark takes one word after the other, by steps that lose
-nothing.
+The mark of a node is made of its row and its box as they are in memory. Of trees that write boxes
+the same way, nodes that differ have different marks but for a chance of one in 2^128: each half of
+a mark takes one word after the other, by steps that lose nothing. Where boxes are written another
+way, marks tell nothing: whoever compares them compares the columns first.
 
 Shapes: m nodes, w words.
 """

@@ -449,8 +449,6 @@ def test_a_checkpoint_that_can_be_read_is_not_replaced_by_one_that_cannot(
     (Path(run.url) / "manifests/000000000050.json").unlink()
     run.commit(50, {0: whole}, parent=10)
     assert saver.base is not None
-    X, y = rows(77)
-    saver.forest.update(X[:0], y[:0], None)
     saver.base = replace(saver.base, digest="0" * 64)  # a blob that is not there
     difference = saver.save()
     assert "base" in difference
