@@ -48,12 +48,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out thorough tests unless asked for; begin with the files that hold slow tests.
 
-    So none of those files is alone at the end.
+    So none of those files is alone at the end. Of a test that is ``thorough(but="case")`` that case
+    stays.
     """
     if os.environ.get("DMONDRIAN_THOROUGH") != "1":
         left_out = pytest.mark.skip(reason="thorough: runs with DMONDRIAN_THOROUGH=1")
         for item in items:
-            if item.get_closest_marker("thorough"):
+            marker, case = item.get_closest_marker("thorough"), getattr(item, "callspec", None)
+            if marker and (case is None or marker.kwargs.get("but") != case.id):
                 item.add_marker(left_out)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)

@@ -113,6 +113,7 @@ def answer_commands(folder: Path, environ: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("all_apart", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
 def test_the_ten_tasks_run_as_they_stand(
     all_apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,7 @@ def test_arrays_that_parts_return_are_neither_freed_nor_held(
     assert array.tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
+@pytest.mark.thorough
 def test_forests_free_what_their_kernels_made(balance: Callable[[], tuple[int, int]]) -> None:
     y = ROWS[:, 0] + ROWS[:, 1]
     forest = AMFRegressor(n_estimators=2, random_state=0).fit(ROWS, y)  # sets weights anew

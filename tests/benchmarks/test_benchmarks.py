@@ -94,11 +94,8 @@ def test_a_benchmark_knows_its_arguments(
 # Scripts that are run outside of the thorough run too: one of each kind, that takes seconds. Two of
 # the figures are run below, and what all scripts read from a command line is shown above.
 QUICK = (
-    "answering",  # rates
     "ablation",  # losses
-    "drift.numbers",  # streams, with learners in processes of their own
-    "intervals",  # a paper's table
-    "kernel.speed_table",
+    "kernel.speed_table",  # a paper's table
     "shapes",  # without data
     "small_files",  # a cluster
 )
@@ -129,6 +126,7 @@ def test_a_benchmark_runs(
     assert all(page.with_suffix(".json").exists() for page in tmp_path.glob("*.md"))
 
 
+@pytest.mark.thorough
 def test_the_one_command_runs_a_script_and_names_one_that_failed(tmp_path: Path) -> None:
     asked = [sys.executable, "-m", "benchmarks", "kernel.figure_7", "rounding", "--small"]
     asked += ["--data", str(tmp_path / "nothing"), "--results", str(tmp_path)]

@@ -111,6 +111,7 @@ SWITCHES = ["NUMBA_DISABLE_JIT", *(["NUMBA_BOUNDSCHECK"] if MORE > 1.0 else [])]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("switch", SWITCHES)
+@pytest.mark.thorough
 def test_changed_states_with_bounds_checks(switch: str, tmp_path: Path) -> None:
     n = int(600 * MORE)
     done = subprocess.run(

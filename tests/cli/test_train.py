@@ -154,6 +154,7 @@ def test_a_repeated_command_changes_nothing(undisturbed, keys, shared):
     assert {file: file.stat().st_mtime_ns for file in (run / "manifests").iterdir()} == before
 
 
+@pytest.mark.thorough
 def test_two_workers_make_the_same_bytes(undisturbed, keys, tmp_path):
     run = tmp_path / "two"
     finish(*train_words(run, *keys, "cluster.workers=2", "cluster.threads=1"))
@@ -186,6 +187,7 @@ def test_ctrl_c_stops_at_a_checkpoint_and_the_command_goes_on(undisturbed, keys,
     assert digests(run) == digests(undisturbed[0])
 
 
+@pytest.mark.thorough
 def test_ctrl_c_twice_stops_at_once(undisturbed, keys, shared, tmp_path):
     run = tmp_path / "stopped"
     process = start(*train_words(run, *keys, "cluster.workers=1"))
@@ -209,6 +211,7 @@ def test_a_folder_of_another_job_is_refused(undisturbed, keys):
     assert sorted(run.rglob("*")) == before
 
 
+@pytest.mark.thorough
 def test_a_job_with_a_score_table_trains_scores_and_evaluates(keys, tmp_path):
     run, out = tmp_path / "run", tmp_path / "scores"
     words = train_words(run, "forest.n_estimators=2", f"score.out={out}", *keys, job=JOB)
@@ -255,6 +258,7 @@ def test_data_without_a_column_of_the_model_are_refused_before_training(tmp_path
     assert not out.exists()
 
 
+@pytest.mark.thorough
 def test_the_ready_job_of_a_kernel_trains_scores_and_evaluates(shared, tmp_path):
     """In two shards on two workers as in one on one: the forecasts are the same bytes."""
     job, file = PROJECT / "jobs" / "california_housing_kernel.toml", tmp_path / "rows.parquet"

@@ -84,6 +84,7 @@ for algorithm, chosen in _kinds(sys.argv[1:], DOMAINS):
     "algorithm",
     ["mondrian-density", pytest.param("mondrian-forest-regressor", marks=pytest.mark.thorough)],
 )
+@pytest.mark.thorough
 def test_forests_can_answer_all_that_they_are_asked(algorithm: str) -> None:
     env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}  # the same steps, without a compilation each
     done = subprocess.run(

@@ -208,6 +208,7 @@ def test_a_job_without_certificates_or_file_says_what_to_give(slurm: dict[str, s
 
 
 @needs_jobqueue
+@pytest.mark.thorough
 def test_the_slurm_job_trains_on_jobs_that_it_submits(
     slurm: dict[str, str], alone: dict[str, str], certificates: Path, tmp_path: Path, start: Start
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 from tests.cli.command import ADULT, TIMEOUT, call, digests, events, manifests, train_words
 from tests.cluster.hosts import Far, Hosts, address, connected_hosts, why_not
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 # Silence is found out soon: a test cannot wait for a minute.
 SOON = {

@@ -76,6 +76,7 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_nothing_is_compiled_once_all_kernels_are_there(
     warmed: dict[str, str], tmp_path: Path
 ) -> None:
@@ -110,20 +111,12 @@ def test_forests_are_those_that_are_known() -> None:
     assert forests({})[0]["digests"] == json.loads(KNOWN.read_text())
 
 
-# All are compiled for the other processor in the thorough run alone: that takes minutes.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param([ALGORITHM], id="one"),
-        pytest.param([*json.loads(KNOWN.read_text())], id="all", marks=pytest.mark.thorough),
-    ],
-)
-def test_forests_do_not_depend_on_the_processor(warmed: dict[str, str], names: list[str]) -> None:
-    known = json.loads(KNOWN.read_text())
-    plain, _ = forests(warmed, *names)
+@pytest.mark.thorough  # all are compiled for the other processor, which takes minutes
+def test_forests_do_not_depend_on_the_processor(warmed: dict[str, str]) -> None:
+    plain, _ = forests(warmed)
     assert plain["processor"] != list(cpu_target.target_context.codegen().magic_tuple())
-    assert plain["digests"] == {name: known[name] for name in names}
+    assert plain["digests"] == json.loads(KNOWN.read_text())
 
 
 def test_a_cache_keeps_the_kernels_of_processors_apart(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ class KilledError(BaseException):
     group=st.sampled_from([7, 10, 64]),
     are_deleted=st.booleans(),
 )
+@pytest.mark.thorough
 def test_any_division_and_any_end_of_a_process_gives_the_same_rows(
     ends: list[int], stops: list[int], kills: list[int], group: int, are_deleted: bool
 ) -> None:

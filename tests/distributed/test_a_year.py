@@ -35,8 +35,7 @@ from tests.distributed.conftest import PATIENCE, digests, forest, wait_until, wo
 
 deltalake = pytest.importorskip("deltalake")
 
-IS_THOROUGH = os.environ.get("DMONDRIAN_THOROUGH") == "1"
-MONTHS, HOURS, ROWS = 12, 4 if IS_THOROUGH else 2, 100 if IS_THOROUGH else 200
+MONTHS, HOURS, ROWS = 12, 4, 100
 LONG, LONG_ROWS = 9 * HOURS, 20_000  # an hour with rows enough to be disturbed
 ALERT = "log_loss_window > 0.65"
 OPTIONS: dict[str, Any] = {"target": "y", "exclude": ["id", "month"], "classes": [0, 1]}
@@ -238,7 +237,7 @@ def undisturbed(folder: Path, parts: list[pa.Table], client: Client, **options: 
     return run
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
 @pytest.fixture(autouse=True)

@@ -83,6 +83,7 @@ class Followed:
 LAGS = {"columns": ["age"], "lags": [1, 3], "n_rows": 50}
 
 
+@pytest.mark.thorough
 def test_rows_with_lags_that_are_learned_go(client: Client, tmp_path: Path) -> None:
     looks = 12
     run = Followed(tmp_path, client)
@@ -117,6 +118,7 @@ MUST_GROW = {"blobs", "manifests", "plan", "shares"}
 
 
 @LOOKS
+@pytest.mark.thorough
 def test_the_folder_of_a_run_does_not_grow_with_looks(
     client: Client, tmp_path: Path, looks: int
 ) -> None:
@@ -174,6 +176,7 @@ def test_a_process_that_is_killed_at_any_object_of_a_look_loses_and_leaves_nothi
 
 
 @KILLED
+@pytest.mark.thorough
 def test_with_late_labels_a_process_that_is_killed_at_any_object_learns_each_row_once(
     client: Client, tmp_path: Path, looks: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -890,6 +890,7 @@ BOUNDS_CHECKED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", BOUNDS_CHECKED)
+@pytest.mark.thorough
 def test_no_kernel_leaves_its_arrays_beside_a_learner(flag: str) -> None:
     run_here("with_bounds", {flag: "1", "PYTHONWARNINGS": "ignore::RuntimeWarning"})
 

@@ -64,6 +64,7 @@ def forest(loss: Any, **options: Any) -> GeneralizedMondrianForestRegressor:
 
 @pytest.mark.parametrize("size", [8, 512])
 @pytest.mark.parametrize("empty", ["parent", "prior"])
+@pytest.mark.thorough
 def test_huber_s_loss_written_by_hand_is_the_built_in_one(size: int, empty: str) -> None:
     options = {"max_rows_per_leaf": size, "domain": "cube", "empty_cell": empty}
     X, y, query = rows(), labels(), rows(200, seed=9)

@@ -135,6 +135,7 @@ FLAGS = ["NUMBA_DISABLE_JIT", pytest.param("NUMBA_BOUNDSCHECK", marks=pytest.mar
 
 
 @pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.thorough
 def test_same_bytes_under_the_flag(flag: str) -> None:
     program = "from tests.reference.test_plain_python import digest; print(digest())"
     answer = subprocess.run(

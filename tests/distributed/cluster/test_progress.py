@@ -25,6 +25,7 @@ with Client(n_workers=1, processes=False, dashboard_address=None) as client:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what runs the notebook
+@pytest.mark.thorough
 def test_a_notebook_shows_one_bar_that_moves(adult, tmp_path) -> None:
     cell = CELL.format(data=str(adult / "part-0.parquet"), run=str(tmp_path / "run"))
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])

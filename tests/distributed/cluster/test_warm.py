@@ -48,6 +48,7 @@ print(json.dumps([
     ("algorithm", "calibrates"),
     [("amf-classifier", False), ("amf-classifier", True), ("amf-regressor", False)],
 )
+@pytest.mark.thorough(but="amf-classifier-False")
 def test_workers_find_all_kernels(algorithm: str, calibrates: bool) -> None:
     given = {"algorithm": algorithm, "n_classes": 2 if algorithm == "amf-classifier" else 0}
     done = subprocess.run(

@@ -129,6 +129,7 @@ def parts_of(out: Path) -> list[Path]:
     "sharded",
     [pytest.param(False, id="whole", marks=pytest.mark.thorough), pytest.param(True, id="sharded")],
 )
+@pytest.mark.thorough
 def test_two_jobs_at_once_one_killed_and_repeated(
     adult: Path, client: Client, tmp_path: Path, undisturbed: TrainedRun, start: Start,
     sharded: bool, monkeypatch: pytest.MonkeyPatch,
@@ -177,6 +178,7 @@ def peak_bytes() -> int:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read from /proc")
+@pytest.mark.thorough
 def test_workers_stay_below_a_limit_that_the_model_exceeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,7 @@ def state_of(model: Any) -> bytes:
     return pickle.dumps(model.forest_.state())
 
 
+@pytest.mark.thorough(but="numbers")
 def test_a_run_is_the_forest_of_one_process(run: TrainedRun) -> None:
     shared = run.to_local()
     assert isinstance(shared.forest_, DriftForest)
@@ -185,6 +186,7 @@ def test_metrics_are_those_of_every_forecast_of_the_guard(run: TrainedRun) -> No
     assert of_last == pytest.approx(hits, abs=w[block == 0].sum() / w.sum())
 
 
+@pytest.mark.thorough
 def test_any_checkpoint_goes_on_in_an_open_block(run: TrainedRun) -> None:
     positions = Run.open(run.run_url).manifests()
     assert len(positions) > 3
@@ -200,6 +202,7 @@ def test_any_checkpoint_goes_on_in_an_open_block(run: TrainedRun) -> None:
 @pytest.mark.parametrize(
     "n_shards", [*(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2)), 3]
 )
+@pytest.mark.thorough
 def test_shards_and_checkpoints_change_no_byte(
     run: TrainedRun, rows: Path, client: Client, tmp_path: Path, n_shards: int
 ) -> None:
@@ -210,6 +213,7 @@ def test_shards_and_checkpoints_change_no_byte(
     assert other.metrics == run.metrics
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_stopped_goes_on(
     run: TrainedRun, rows: Path, client: Client, tmp_path: Path
 ) -> None:
@@ -222,6 +226,7 @@ def test_a_run_that_was_stopped_goes_on(
 
 
 @pytest.mark.usefixtures("talkative")
+@pytest.mark.thorough
 def test_a_killed_worker_changes_no_byte(
     run: TrainedRun, rows: Path, pair: Client, tmp_path: Path
 ) -> None:
@@ -247,6 +252,7 @@ def test_more_files_go_on_with_the_stream(rows: Path, client: Client, tmp_path: 
     assert state_of(later.to_local()) == state_of(learned(later, by_time()))
 
 
+@pytest.mark.thorough(but="numbers")
 def test_words_of_time_are_beside_every_metric(
     run: TrainedRun, rows: Path, client: Client, tmp_path: Path
 ) -> None:

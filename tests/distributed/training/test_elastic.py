@@ -109,6 +109,7 @@ def test_the_number_of_workers_changes_no_byte(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_four_processes_are_all_used_and_change_no_byte(
     adult: Path, tmp_path: Path, fit: Fit
 ) -> None:

@@ -103,6 +103,7 @@ OTHER_JOBS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.filterwarnings("ignore:of the .* hold.* other bytes:UserWarning")
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.thorough(but="deleted")
 def test_files_that_were_learned_may_change_and_the_run_goes_on_to_the_same_bytes(
     fit: Fit, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
@@ -130,6 +131,7 @@ def test_files_that_were_learned_may_change_and_the_run_goes_on_to_the_same_byte
 
 
 @pytest.mark.usefixtures("talkative")
+@pytest.mark.thorough
 def test_small_files_before_a_checkpoint_within_those_read_together_may_go(
     fit: Fit, tmp_path: Path
 ) -> None:
@@ -150,6 +152,7 @@ def test_small_files_before_a_checkpoint_within_those_read_together_may_go(
 
 
 @pytest.mark.usefixtures("talkative")
+@pytest.mark.thorough
 def test_rows_without_a_target_and_weights_are_placed_though_files_before_them_are_gone(
     fit: Fit, tmp_path: Path
 ) -> None:
@@ -195,6 +198,7 @@ def test_a_file_that_is_not_learned_yet_is_needed(fit: Fit, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("talkative")
+@pytest.mark.thorough
 def test_files_that_are_mixed_are_needed_until_all_of_them_are_learned(
     fit: Fit, tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ def delay_of(run: TrainedRun) -> int:
     return int(settings_of(run)["delay"])
 
 
+@pytest.mark.thorough(but="at once")
 def test_a_run_is_the_forest_of_one_process(run: TrainedRun) -> None:
     shared, estimator = run.to_local(), alone(run, following(**settings_of(run)))
     assert isinstance(shared.forest_, DriftForest)
@@ -112,6 +113,7 @@ def test_a_run_is_the_forest_of_one_process(run: TrainedRun) -> None:
     assert np.array_equal(before, shared.predict_proba(X)) is (not shared.n_waiting_)
 
 
+@pytest.mark.thorough(but="at once")
 def test_metrics_are_those_of_every_forecast_of_the_guard(run: TrainedRun) -> None:
     X, y = rows_of(run)
     forest = DriftForest(run.to_local().forest_.parameters, range(5))
@@ -122,6 +124,7 @@ def test_metrics_are_those_of_every_forecast_of_the_guard(run: TrainedRun) -> No
     assert run.metrics["accuracy"] == (result.argmax(axis=1) == y).mean()
 
 
+@pytest.mark.thorough
 def test_any_checkpoint_goes_on_amid_a_block_too(run: TrainedRun) -> None:
     X, y = rows_of(run)
     positions = Run.open(run.run_url).manifests()
@@ -135,6 +138,7 @@ def test_any_checkpoint_goes_on_amid_a_block_too(run: TrainedRun) -> None:
 
 
 @pytest.mark.parametrize("n_shards", [pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.thorough
 def test_shards_and_checkpoints_change_no_byte(run: TrainedRun, fit: Fit, n_shards: int) -> None:
     other = fit(estimator=following(**settings_of(run)), n_shards=n_shards, checkpoint_every=None)
     assert len(digests(other)) == n_shards
@@ -143,6 +147,7 @@ def test_shards_and_checkpoints_change_no_byte(run: TrainedRun, fit: Fit, n_shar
 
 
 @pytest.mark.usefixtures("talkative")
+@pytest.mark.thorough(but="at once")
 def test_a_killed_worker_changes_no_byte(run: TrainedRun, fit: Fit, pair: Client) -> None:
     pid = min(pair.run(os.getpid).values())
     kill = Once(partial(os.kill, pid, signal.SIGKILL))
@@ -155,6 +160,7 @@ def test_a_killed_worker_changes_no_byte(run: TrainedRun, fit: Fit, pair: Client
 
 
 @pytest.mark.usefixtures("talkative")
+@pytest.mark.thorough
 def test_a_worker_that_joins_takes_members_over(run: TrainedRun, fit: Fit, cluster: Grow) -> None:
     workers, client = cluster(1)
     join = Once(lambda: resize(workers, client, 2))
@@ -165,6 +171,7 @@ def test_a_worker_that_joins_takes_members_over(run: TrainedRun, fit: Fit, clust
 
 
 @pytest.mark.usefixtures("talkative")
+@pytest.mark.thorough(but="at once")
 def test_a_stopped_run_goes_on_amid_a_block(run: TrainedRun, fit: Fit) -> None:
     options = {"estimator": following(**settings_of(run)), "checkpoint_every": "700 rows"}
     with pytest.raises(StopError):
@@ -195,6 +202,7 @@ def test_shards_of_a_worker_share_the_boosted_sets(
         type(shards[0]).join(shards)
 
 
+@pytest.mark.thorough
 def test_boosted_sets_split_on_what_is_missing_and_on_categories(
     client: Client, tmp_path: Path
 ) -> None:
@@ -252,6 +260,7 @@ def test_what_a_worker_sends_at_once_is_bounded_by_classes(run: TrainedRun) -> N
         assert max(unit.rows for unit in attempt._cut()) == 500
 
 
+@pytest.mark.thorough(but="at once")
 def test_scores_predictions_and_metrics_of_other_rows(
     run: TrainedRun, adult: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +337,7 @@ def test_files_that_come_later_go_on_amid_a_block(fit: Fit, adult: Path, tmp_pat
     assert run.metrics["rows"] == ROWS
 
 
+@pytest.mark.thorough
 def test_a_run_without_metrics_has_a_guard_all_the_same(run: TrainedRun, fit: Fit) -> None:
     other = fit(estimator=following(**settings_of(run)), progressive=False)
     assert other.metrics == {}
@@ -363,6 +373,7 @@ def test_numbers_are_followed_with_their_deviation(
 
 
 @pytest.mark.usefixtures("talkative")
+@pytest.mark.thorough
 def test_members_that_are_added_are_those_of_a_run_that_had_them_from_the_start(
     run: TrainedRun, fit: Fit, adult: Path, client: Client, tmp_path: Path
 ) -> None:
@@ -398,6 +409,7 @@ def test_members_that_are_added_are_those_of_a_run_that_had_them_from_the_start(
     assert again.metrics == longer.metrics
 
 
+@pytest.mark.thorough
 def test_members_are_not_added_to_those_whose_forecasts_are_gone(
     run: TrainedRun, fit: Fit, adult: Path, client: Client, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -429,6 +441,7 @@ def test_members_are_not_added_to_those_whose_forecasts_are_gone(
     assert re.search(r"are gone, behind row [\d,]+ of positive weight: no trees can be added", text)
 
 
+@pytest.mark.thorough(but="at once")
 def test_a_part_without_the_run_around_it_is_refused(
     run: TrainedRun, client: Client, tmp_path: Path
 ) -> None:

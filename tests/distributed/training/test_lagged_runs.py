@@ -125,6 +125,7 @@ def plain(fit: Fit, tmp_path: Path) -> Fit:
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.thorough(but="False")
 def test_the_forest_is_that_of_lags_made_by_hand(
     fit: Fit, plain: Fit, tmp_path: Path, shuffle: bool
 ) -> None:
@@ -179,6 +180,7 @@ def last_of_key(frame: pd.DataFrame, lag: int) -> tuple[np.ndarray, np.ndarray]:
         (4, {"drift": "follow", "delay": 3, "learning_rate": "auto"}, False), (1, None, False),
     ],
 )  # fmt: skip
+@pytest.mark.thorough
 def test_the_last_label_of_the_same_key_stands_beside_the_forest(
     fit: Fit, tmp_path: Path, lag: int, options: dict[str, Any] | None, drop: bool
 ) -> None:
@@ -234,6 +236,7 @@ def test_labels_of_classes_by_key(fit: Fit, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "n", [2, 9, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 5, 10))]
 )
+@pytest.mark.thorough(but="2")
 def test_a_job_that_is_killed_at_any_file_goes_on(
     fit: Fit, plain: Fit, tmp_path: Path, n: int
 ) -> None:

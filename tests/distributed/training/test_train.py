@@ -38,6 +38,7 @@ from tests.distributed.conftest import (
 
 
 @pytest.mark.parametrize("settings", [SETTLED, CHOSEN], ids=["settled", "chosen"])
+@pytest.mark.thorough(but="settled")
 def test_the_run_is_what_one_estimator_learns_in_one_piece(
     fit: Fit, settings: dict[str, Any]
 ) -> None:
@@ -130,6 +131,7 @@ class KillAt:
 
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.thorough(but="1")
 def test_a_killed_worker_costs_its_shards_a_replay_and_nothing_else(
     adult: Path, tmp_path: Path, undisturbed: TrainedRun, pair: Client, n_workers: int
 ) -> None:
@@ -182,6 +184,7 @@ def test_the_second_interrupt_stops_at_once(
     assert digests(fit()) == digests(undisturbed)
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_from_any_of_its_checkpoints(
     fit: Fit, undisturbed: TrainedRun, tmp_path: Path
 ) -> None:
@@ -223,6 +226,7 @@ def truncate(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, truncate, Path.unlink])
+@pytest.mark.thorough(but="flip")
 def test_a_run_that_goes_on_passes_over_checkpoints_that_workers_find_damaged(
     fit: Fit, undisturbed: TrainedRun, damage: Callable[[Path], None]
 ) -> None:
@@ -250,6 +254,7 @@ def test_a_run_that_goes_on_passes_over_checkpoints_that_workers_find_damaged(
 
 
 @pytest.mark.parametrize("n_damaged", [1, 2])
+@pytest.mark.thorough(but="1")
 def test_without_a_whole_checkpoint_a_run_begins_anew(
     fit: Fit, undisturbed: TrainedRun, n_damaged: int
 ) -> None:
@@ -296,6 +301,7 @@ def test_a_coordinator_that_goes_on_reads_no_blob(
     assert digests(again) == digests(undisturbed)
 
 
+@pytest.mark.thorough
 def test_shards_are_by_default_as_many_as_trees_and_an_older_run_keeps_its_own(
     fit: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

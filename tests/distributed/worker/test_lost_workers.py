@@ -187,6 +187,7 @@ def scheduler() -> Iterator[Scheduler]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("talkative")
+@pytest.mark.thorough
 def test_a_lost_scheduler_is_reported_with_what_will_happen(
     fit: Fit,
     scheduler: Scheduler,
