@@ -92,6 +92,7 @@ RUNS = (
     Run("recovery", "", None),
     Run("far_hosts", "", None),
     Run("scaling", "", None, takes_data=False),
+    Run("row_parts", "--fresh", None, takes_data=False),
     Run("scaling_model", "", None, takes_data=False),
 )  # fmt: skip
 NAMES = tuple(run.script for run in RUNS)

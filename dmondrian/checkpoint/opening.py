@@ -49,6 +49,8 @@ ENTRIES: dict[str, tuple[type, ...]] = {
     "progressive": (bool,),
     "takes_encoded_rows": (bool,),
     "beside": _LIST,
+    "row_parts": _LIST,
+    "row_ranges": _LIST,
 }
 POSITION = re.compile(rf"(.+)@([0-9]{{1,18}}|{BEST})", re.DOTALL)
 

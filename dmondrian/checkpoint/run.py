@@ -6,6 +6,7 @@
     plan.parquet, plans/         the frozen stream, and what was appended; see `stream`
     blobs/<sha256>               the shards' states, named by their content, whole or as the
                                  difference from another one; see `deltas`
+    row_parts/                   a run of parts of the rows, until they are merged; see `row_ranges`
     shares/<row>-<row>           what members forecast of these rows; see `kept_shares`
     manifests/<position>.json    the commits; create-only, written last
     attempts/                    hosts and times, which no other object holds; see `attempt_notes`

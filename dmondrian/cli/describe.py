@@ -68,6 +68,10 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         from dmondrian.data.lag_settings import in_words
 
         rows.insert(3 if facts["data"] is not None else 2, ("lags", in_words(facts["lags"])))
+    if facts["row_parts"] is not None:
+        from dmondrian.checkpoint.row_ranges import in_words as parts_in_words
+
+        rows.append(("row parts", parts_in_words(facts["row_parts"])))
     if facts["trained"] is not None:
         rows.insert(2, ("trained", _when(facts["trained"])))
     if facts["created_by"]:
@@ -198,6 +202,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "final": manifest.final,
         "target": stored.get("target"),
         "lags": stored.get("lags"),
+        "row_parts": stored.get("row_parts"),
         "mixes_boosted_sets": mixes_boosted_sets(trees.parameters),
         "features": trees.parameters["n_features"],
         "classes": stored.get("classes"),

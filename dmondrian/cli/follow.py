@@ -17,6 +17,7 @@ from dmondrian.cli.job import (
     build_estimator,
     check_amounts,
     check_lags,
+    check_row_parts,
     metrics_options,
     read_job,
 )
@@ -31,6 +32,7 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
     estimator = build_estimator(job)
     check_amounts(job)
     check_lags(job, estimator)
+    check_row_parts(job, estimator)
     from dmondrian import distributed
 
     options = {key: value for key, value in (job.run | job.data).items() if key != "path"}

@@ -246,6 +246,30 @@ def check_lags(job: Job, estimator: Any) -> None:
         raise JobError(f"{place}: [lags] {in_toml(str(error))}") from error
 
 
+def check_row_parts(job: Job, estimator: Any) -> None:
+    """Check that ``[run] row_parts`` goes with the rest of a job.
+
+    Raises
+    ------
+    JobError
+        With the line.
+    """
+    if "row_parts" not in job.run:
+        return
+    from dmondrian.distributed.training import merged_ranges
+
+    place = job.source.place("run", "row_parts")
+    try:
+        merged_ranges.check_row_parts(estimator, job.run["row_parts"])
+    except ParameterError as error:
+        raise JobError(f"{place}: [run] {in_toml(str(error))}") from error
+    if job.run.get("progressive"):
+        raise JobError(
+            f"{place}: [run] row_parts does not go with progressive = true: no part has learned "
+            "the rows before a row of another; leave progressive out, and evaluate on held-out rows"
+        )
+
+
 def check_amounts(job: Job) -> None:
     """Check that ``checkpoint_every`` is rows or a time, and ``memory_limit`` bytes.
 

@@ -92,6 +92,13 @@ TABLES: dict[str, dict[str, Key]] = {
             "integer", "number of the first tree, for runs that will be merged", minimum=0
         ),
         "progressive": Key("boolean", "forecast each row before it is learned, for metrics"),
+        "row_parts": Key(
+            "integer",
+            "parts of the rows that all trees learn at once, merged at the end, for more workers "
+            "than trees: Mondrian forests on the cube",
+            minimum=2,
+            maximum=4096,
+        ),
     },
     "validation": {
         "path": Key(

@@ -41,6 +41,7 @@ KEYS: dict[str, dict[str, tuple[str, ...]]] = {
         "path": ("out", "output", "folder", "dir", "directory", "output_dir", "url"),
         "checkpoint_every": ("checkpoint", "checkpoints", "checkpoint_interval", "save_every"),
         "n_shards": ("shards", "num_shards"),
+        "row_parts": ("n_row_parts", "row_ranges", "parts"),
     },
     "cluster": {
         "scheduler": ("address", "client", "url", "scheduler_file", "scheduler_address"),

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from dmondrian._text.wording import counted
 from dmondrian.cli.found_settings import check_of_search, combinations, estimator_of
-from dmondrian.cli.job import check_amounts, check_lags, read_job
+from dmondrian.cli.job import check_amounts, check_lags, check_row_parts, read_job
 from dmondrian.cli.output import Output, candidates_table, written
 from dmondrian.cli.train import cluster_of, run_job
 from dmondrian.errors import JobError
@@ -28,6 +28,7 @@ def search(arguments: argparse.Namespace, output: Output) -> int:
     check_amounts(job)
     for one in estimators:
         check_lags(job, one)
+        check_row_parts(job, one)
     least = min(one.n_estimators for one in estimators)
     if job.run.get("n_shards", 1) > least:
         raise JobError(

@@ -18,6 +18,7 @@ from dmondrian.cli.job import (
     build_estimator,
     check_amounts,
     check_lags,
+    check_row_parts,
     metrics_options,
     read_job,
 )
@@ -51,6 +52,7 @@ def run_job(job: Job, output: Output, detach: bool = False, metrics_port: int | 
     estimator = build_estimator(job)
     check_amounts(job)
     check_lags(job, estimator)
+    check_row_parts(job, estimator)
     from dmondrian import distributed
     from dmondrian.distributed.scoring.preflight import check_readable, check_score_options
 

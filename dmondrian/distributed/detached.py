@@ -63,6 +63,7 @@ def submit(
     first_tree: int = 0,
     checkpoint_every: str | int | None = "auto",
     progressive: bool = True,
+    row_parts: int | None = None,
     keep: int | None = None,
     window: int | None = None,
     score: Mapping[str, Any] | None = None,
@@ -76,7 +77,8 @@ def submit(
 
     Parameters
     ----------
-    estimator, data, target, run, n_shards, first_tree, checkpoint_every, progressive, keep, window
+    estimator, data, target, run, n_shards, first_tree, checkpoint_every, progressive, row_parts, \
+    keep, window
         As in :func:`dmondrian.distributed.train`; data, run and where scores go must be reachable
         from here and from the workers. Files only: Dask collections end with
         their client.
@@ -117,7 +119,12 @@ def submit(
     if score:
         check_score_options(score)
     url = open_store(run).url
-    run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
+    run_options = {
+        "n_shards": n_shards,
+        "first_tree": first_tree,
+        "progressive": progressive,
+        "row_parts": row_parts,
+    }
     readable = (lambda plan: check_readable(score, plan.schema, lags)) if score else None
     held_out = None if validation is None else HeldOutData(validation)
     check = checks_of(held_out, Alerts.of(alerts), readable)

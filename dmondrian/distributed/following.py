@@ -43,6 +43,7 @@ from dmondrian.distributed.training.batch_source import (
     batch_files,
     check_data,
     drop_learned,
+    refuse_row_parts,
     refuse_with_labels,
     rows_to_take,
     safe_position,
@@ -113,6 +114,7 @@ def follow(
     first_tree: int = 0,
     checkpoint_every: str | int | None = "auto",
     progressive: bool = True,
+    row_parts: int | None = None,
     window: int | None = None,
     progress: Listener | bool | None = None,
     validation: Any = None,
@@ -135,7 +137,8 @@ def follow(
 
     Parameters
     ----------
-    estimator, target, client, n_shards, first_tree, progressive, window, n_workers, threads
+    estimator, target, client, n_shards, first_tree, progressive, row_parts, window, n_workers, \
+    threads
         As in :func:`dmondrian.distributed.train`.
     data : str, path or sequence of them, or a source of batches
         There may be nothing yet: the first files that come determine the encoding. A source of
@@ -216,6 +219,7 @@ def follow(
     refuse_with_lags(lags, validation=validation, labels=labels, batches=batches_given)
     if is_source:
         refuse_with_labels(labels)
+        refuse_row_parts(row_parts)
     else:
         check_data(data)
     url = open_store(run).url
@@ -230,7 +234,12 @@ def follow(
         data, plan_options = joining.out, _without_key(plan_options, labels["key"])
         _check_joined(url, joining)
     arrivals, is_exported = Arrivals(data, _known(url)), False
-    run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
+    run_options = {
+        "n_shards": n_shards,
+        "first_tree": first_tree,
+        "progressive": progressive,
+        "row_parts": row_parts,
+    }
     newest, before = None, None
     with ExitStack() as stack, Interrupts() as asked:
         metrics = serve_metrics(stack, metrics_port, metrics_host)

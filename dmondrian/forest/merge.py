@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
 from dmondrian.forest.forest import Forest
 from dmondrian.forest.merge_kernels import absorb
@@ -57,18 +58,8 @@ def merge(forests: Sequence[Forest]) -> Forest:
             'than the merged one has; train the parts with calibrate=False or "auto" (in a job '
             'file: calibrate = false or "auto")'
         )
-    if parameters.selects_lifetimes and parameters.cost.selection == "prequential":
-        raise ParameterError(
-            "forests whose lifetimes are chosen by prequential loss cannot be merged: what a row "
-            "cost depends on the rows before it, of all parts; train them with a lifetime, or "
-            'lifetime="penalized"'
-        )
-    mixes = parameters.aggregation in (None, "aggregate")
-    if parameters.domain != "cube" or mixes or parameters.max_nodes:
-        raise ParameterError(
-            "only Mondrian forests on the cube that do not aggregate over prunings, without "
-            "max_nodes, can be merged: other trees depend on the order of their rows"
-        )
+    if (why := why_not_merged(parameters)) is not None:
+        raise ParameterError(why)
     for other in forests[1:]:
         same_trees = np.array_equal(other.tree_numbers, first.tree_numbers)
         if other.parameters != parameters or not same_trees:
@@ -83,6 +74,23 @@ def merge(forests: Sequence[Forest]) -> Forest:
         none = np.empty((0, parameters.n_features), np.float32)
         merged.store.assign(fitted(merged.store.trees, none)[0])
     return merged
+
+
+def why_not_merged(parameters: ForestParameters) -> str | None:
+    """Return why forests of these parameters cannot be merged; None if they can."""
+    if parameters.selects_lifetimes and parameters.cost.selection == "prequential":
+        return (
+            "forests whose lifetimes are chosen by prequential loss cannot be merged: what a row "
+            "cost depends on the rows before it, of all parts; train them with a lifetime, or "
+            'lifetime="penalized"'
+        )
+    mixes = parameters.aggregation in (None, "aggregate")
+    if parameters.domain != "cube" or mixes or parameters.max_nodes:
+        return (
+            "only Mondrian forests on the cube that do not aggregate over prunings, without "
+            "max_nodes, can be merged: other trees depend on the order of their rows"
+        )
+    return None
 
 
 def _absorb(forest: Forest, index: int, other: nodes.Tree) -> None:

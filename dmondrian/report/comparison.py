@@ -303,6 +303,8 @@ def _why_none(facts: Facts) -> str:
         return "it was fitted on arrays"
     if facts.manifest is None:
         return "it has no checkpoint yet"
+    if facts.run_json.get("row_parts") is not None:
+        return "it learned parts of its rows side by side (row_parts)"
     if not facts.run_json.get("progressive", True):
         return "it was trained with progressive = false"
     return "no row was forecast before it was learned, as of a run that was merged"

@@ -63,6 +63,9 @@ def job_tables(facts: Facts) -> dict[str, dict[str, Any]]:
         settings["first_tree"] = shards[0][0]
     if run.get("target") is not None and not run.get("progressive", True):
         settings["progressive"] = False
+    if (ranges := run.get("row_parts")) is not None:  # without metrics as it is
+        settings.pop("progressive", None)
+        settings["row_parts"] = len(ranges)
     schema, lags, added = facts.schema, run.get("lags"), {}
     if lags is not None and facts.given is not facts.plan:
         schema, added = without_lags(schema, lags), {"lags": lags}

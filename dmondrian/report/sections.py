@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from dmondrian._text.wording import counted, size
 from dmondrian.checkpoint.held_out import HeldOutRecord
+from dmondrian.checkpoint.row_ranges import in_words
 from dmondrian.data import ROWS_READ, events_of, missing_shares
 from dmondrian.distributed.cluster.progress import clock
 from dmondrian.distributed.metrics.age_curve import BOOSTED, FOREVER, span_of_ages
@@ -90,6 +91,8 @@ def _about(facts: Facts) -> list[tuple[str, str]]:
             n_attempts, began = facts.earlier.attempts, facts.earlier.began or began
         took = f"{clock(facts.seconds)} of work in {counted(n_attempts, 'attempt')}"
         found.append(("trained", f"from {_moment(began)} UTC on, {took}"))
+    if (ranges := facts.run_json.get("row_parts")) is not None:
+        found.append(("row parts", in_words(ranges)))
     schema, plan = facts.schema, facts.plan
     if schema is not None:
         width = counted(schema.n_features, "feature")

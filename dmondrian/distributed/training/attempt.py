@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -19,6 +19,7 @@ from typing import Any
 
 from distributed import Client
 
+from dmondrian._text.wording import NOTED
 from dmondrian.checkpoint import Lease, Manifest, Run
 from dmondrian.checkpoint.kept_shares import (
     MOST_NUMBERS,
@@ -29,6 +30,7 @@ from dmondrian.checkpoint.kept_shares import (
 )
 from dmondrian.checkpoint.parts import parts_of, runs_before
 from dmondrian.checkpoint.pruning import LEAST
+from dmondrian.checkpoint.row_ranges import ROW_PARTS, RowRanges, shard_trees
 from dmondrian.data import Plan, places_of
 from dmondrian.data.lag_settings import lag_of_key
 from dmondrian.distributed.cluster.alerts import Alerts, values_of
@@ -49,14 +51,27 @@ from dmondrian.distributed.metrics.sortedness import Sortedness
 from dmondrian.distributed.training.checkpoint_schedule import CheckpointInterval, parse_every
 from dmondrian.distributed.training.coordinator import Coordinator, DamagedCheckpointError
 from dmondrian.distributed.training.ledger import Ledger
+from dmondrian.distributed.training.merged_ranges import (
+    drop_run_below,
+    has_run_below,
+    merge_ranges,
+    row_parts_advice,
+    run_below,
+)
 from dmondrian.distributed.training.shard_state import Limits
 from dmondrian.distributed.training.validation import Validation
 from dmondrian.distributed.worker.tasks import ShardHolder
-from dmondrian.distributed.worker.work_units import Unit, chunks_of, cut, cut_jointly
+from dmondrian.distributed.worker.work_units import Unit, chunks_of, cut, cut_jointly, cut_ranges
 from dmondrian.drift.guard import Guard, share_width
 from dmondrian.drift.waiting_rows import nothing_learned
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.errors import ClusterError, DataError, FencedError, ParameterError
+from dmondrian.errors import (
+    ClusterError,
+    CorruptError,
+    DataError,
+    FencedError,
+    ParameterError,
+)
 from dmondrian.prequential import forecast_lag
 from dmondrian.uncertainty.temperature_scaling import begun
 
@@ -143,6 +158,7 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
     places, notes = places_of(plan), plan.about_learned
     is_current = chain[-1] == plan.digest
     is_done = is_current and attempt.is_end(manifest) and run.stream.has_noted(places, notes)
+    is_done = is_done and not has_run_below(run)
     if not is_done:
         with Lease.take(run.store, options.job) as lease:
             lease.check()
@@ -159,12 +175,14 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
             if run.manifests() != seen:
                 manifest = attempt.newest()  # the previous holder of the lease got further
             if attempt.is_end(manifest):
+                if has_run_below(run):  # of a process that was killed
+                    drop_run_below(run)
                 lease.end("finished")
             else:
                 calibrate = run.run_json["estimator"].get("calibrate") or False
                 forecasts = bool(run.run_json.get("progressive"))
                 warm(attempt.parameters, calibrate, forecasts)
-                manifest = attempt.drive(connect(), manifest, lease)
+                manifest = _learn(attempt, manifest, connect(), lease)
                 saved = [p for one in (run, *parts_of(run)) for p in one.manifests()]
                 run.stream.drop([plan.digest_at(position) for position in saved])
     attempt.ledger = attempt.ledger or attempt.open(manifest)
@@ -184,12 +202,85 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
     return attempt
 
 
+def _learn(
+    attempt: Attempt, manifest: Manifest | None, client: Client, lease: Lease
+) -> Manifest | None:
+    """Learn what is left of the stream, its first rows side by side where that is asked for."""
+    if manifest is None and ROW_PARTS not in attempt.run.run_json:
+        n_threads = sum(client.nthreads().values())
+        if (advice := row_parts_advice(attempt.run, attempt.n_rows, n_threads)) is not None:
+            _log.info(advice, extra=NOTED)
+    before: dict[str, Any] = {}
+    while ROW_PARTS in attempt.run.run_json:
+        if manifest is None:
+            manifest, before = _learn_ranges(attempt, client, lease)
+            attempt.ledger = attempt.open(manifest)
+        try:
+            if not attempt.is_end(manifest):
+                manifest = attempt.drive(client, manifest, lease)
+                before = added(before, attempt.summary) if before else attempt.summary
+            attempt.summary = before
+            return manifest
+        except DamagedCheckpointError:  # the merged trees: they are made again
+            manifest = None
+    return attempt.drive(client, manifest, lease)
+
+
+def _learn_ranges(
+    attempt: Attempt, client: Client, lease: Lease
+) -> tuple[Manifest, dict[str, Any]]:
+    """Learn ranges of rows side by side, and merge their trees.
+
+    Returns
+    -------
+    manifest : Manifest
+        The first checkpoint of the run, behind the ranges.
+    summary : dict
+    """
+    run, plan = attempt.run, attempt.plan
+    below = run_below(run, plan)
+    options = replace(attempt.options, validation=None, keep=LEAST, ends_whole=True)
+    own = Attempt(below, plan, options, run)
+    learned = below.latest(verify=False)
+    own.open(learned)
+    for tries_left in (1, 0):
+        if not own.is_end(learned):
+            learned = own.drive(client, learned, lease)
+        assert learned is not None  # at the end
+        began = time.monotonic()
+        try:
+            manifest = merge_ranges(run, below, learned, plan, client, lease)
+            break
+        except CorruptError as damage:  # those learned last are learned again
+            if not tries_left:
+                raise
+            learned = below.before(learned, damage)
+    seconds = own.summary["seconds"] + time.monotonic() - began
+    drop_run_below(run)
+    text, position = f"saved at row {manifest.position:,}", manifest.position
+    attempt.options.events().tell("checkpoint", text, position=position, is_final=manifest.final)
+    rate = own.summary["rows"] / seconds
+    return manifest, {**own.summary, "seconds": seconds, "rows_per_second": rate}
+
+
+def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of two attempts: what adds up added, the rest as of the second."""
+    names = "rows", "seconds", "checkpoints", "recoveries", "rows_replayed"
+    sums = {name: one[name] + other[name] for name in names}
+    return {**other, **sums, "workers": max(one["workers"], other["workers"])}
+
+
 class Attempt:
     """One attempt to train a run to the end of its stream; see `finish`."""
 
-    def __init__(self, run: Run, plan: Plan, options: AttemptOptions) -> None:
+    def __init__(
+        self, run: Run, plan: Plan, options: AttemptOptions, whole: Run | None = None
+    ) -> None:
         known = set(run.stream.digests()) if plan.earlier else set()
         self.run, self.options = run, options
+        self.whole = run if whole is None else whole  # that people know of, and is noted
+        self.ranges = RowRanges.of(run.run_json, plan.n_rows)
+        self.n_rows = self.ranges.n_rows  # that the run learns
         self.plan = replace(plan, earlier=_of_chain(plan, known)).with_digest_of(plan)
         self.parameters = ForestParameters.from_json(run.run_json["parameters"])
         self.units = self._cut()
@@ -204,7 +295,7 @@ class Attempt:
         totals = progressive.totals() if progressive else {}
         recent = progressive.recent() if progressive else {}
         return Progress(
-            rows, self.plan.n_rows, 0.0, rows, None, 0, 0, totals,
+            rows, self.n_rows, 0.0, rows, None, 0, 0, totals,
             waiting=self.ledger.n_waiting, **recent,
         )  # fmt: skip
 
@@ -225,7 +316,7 @@ class Attempt:
 
     def is_end(self, manifest: Manifest | None) -> bool:
         """Return whether a checkpoint is at the end of the stream."""
-        return manifest is not None and manifest.final and manifest.position == self.plan.n_rows
+        return manifest is not None and manifest.final and manifest.position == self.n_rows
 
     def newest(self) -> Manifest | None:
         """Return the newest checkpoint that can be used, as far as is known.
@@ -261,7 +352,7 @@ class Attempt:
         guard, before = self._guard(metrics.get("guard")), runs_before(self.run)
         return Ledger(
             self.units,
-            len(self.run.run_json["shards"]),
+            len(shard_trees(self.run.run_json)),
             int(self.run.run_json["n_estimators"]),
             progressive,
             calibration,
@@ -272,6 +363,7 @@ class Attempt:
             guard,
             self._writer(guard),
             KeptShares(before) if before else None,
+            self.ranges.n_parts,
         )
 
     def _guard(self, stored: Any) -> Guard | None:
@@ -308,6 +400,8 @@ class Attempt:
     def _sortedness(self) -> Sortedness | None:
         """Return the detector of a sorted target; None if there is no target, or it is known."""
         schema = self.plan.schema
+        if self.ranges.n_parts > 1:  # the order of the rows changes no tree
+            return None
         is_known = any("misleads a forest" in note for note in self.plan.notes)
         if schema.target is None or is_known:
             return None
@@ -319,6 +413,8 @@ class Attempt:
         if self.parameters.learns_jointly:
             return cut_jointly(chunks, self.parameters.joint.batch_size, (position,))
         interval, n_outputs, is_sliced = self.options.interval.rows, 1, False
+        if self.ranges.n_parts > 1:
+            return cut_ranges(self.ranges, interval, (position,))
         if self.run.run_json.get("progressive"):
             n_outputs = self.parameters.n_outputs
             is_sliced = forecast_lag.kind_of(self.parameters) in forecast_lag.SLICED_KINDS
@@ -332,7 +428,7 @@ class Attempt:
         """Run the coordinator to the end; record the attempt in the run folder."""
         _equip(client)
         timeline, events = Timeline(), self.options.events()
-        alerts, url = self.options.alerts, self.run.url
+        alerts, url = self.options.alerts, self.whole.url
 
         def listen(progress: Progress) -> None:
             timeline.add(progress)
@@ -358,8 +454,7 @@ class Attempt:
         def begin() -> Coordinator:
             self.ledger = self.open(manifest)
             if manifest is not None and manifest.position > 0:
-                what = _resuming(manifest.position, self.plan.n_rows)
-                n_rows = self.plan.n_rows
+                what, n_rows = _resuming(manifest.position, self.n_rows), self.n_rows
                 events.add("resuming", what, is_loss=False, row=manifest.position, n_rows=n_rows)
             return Coordinator(
                 client, self.run, self.ledger, self.options.interval, self.plan, manifest,
@@ -379,6 +474,8 @@ class Attempt:
                     except DamagedCheckpointError as damage:
                         assert coordinator.manifest is not None  # a blob of it is damaged
                         manifest = self.run.before(coordinator.manifest, damage)
+                        if manifest is None and ROW_PARTS in self.run.run_json:
+                            raise  # the first rows are learned side by side: see `_learn`
                         coordinator = begin()
             outcome = "finished" if is_finished else "stopped"
         except KeyboardInterrupt:
@@ -395,15 +492,15 @@ class Attempt:
             lease.end(outcome, failure)
             self._note(began, outcome, failure, coordinator)
         if not is_finished:
-            raise KeyboardInterrupt(_stopped_at(coordinator.durable, self.plan.n_rows))
+            raise KeyboardInterrupt(_stopped_at(coordinator.durable, self.n_rows))
         return coordinator.manifest
 
     def _summarise(self, resumed: int, seconds: float, done: Coordinator | None) -> None:
-        rows = self.plan.n_rows - resumed
+        rows = self.n_rows - resumed
         if done is not None:
             rows = done.settled - resumed
         self.summary = {
-            "n_rows": self.plan.n_rows,
+            "n_rows": self.n_rows,
             "resumed_at": resumed,
             "rows": rows if done is not None else 0,
             "seconds": seconds,
@@ -413,7 +510,7 @@ class Attempt:
             "recoveries": done.recoveries if done is not None else 0,
             "rows_replayed": done.replayed if done is not None else 0,
             "workers": len(done.hosts) if done is not None else 0,
-            "shards": len(self.run.run_json["shards"]),
+            "shards": len(shard_trees(self.run.run_json)),
         }
 
     def _note(
@@ -429,7 +526,7 @@ class Attempt:
             "summary": self.summary,
         }
         try:
-            self.run.attempt(info)
+            self.whole.attempt(info)
         except Exception as error:  # noqa: BLE001 - a failure to record must not hide the outcome
             warnings.warn(f"the attempt could not be recorded: {error}", stacklevel=2)
 

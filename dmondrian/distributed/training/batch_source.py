@@ -77,6 +77,20 @@ def _check_rows(schema: Schema, rows: pa.Table) -> None:
         encode_target(schema, rows[schema.target], lambda row: f"row {row} of {source[:-1]}")
 
 
+def refuse_row_parts(row_parts: int | None) -> None:
+    """Refuse parts of rows that are not there yet.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if row_parts is not None:
+        raise ParameterError(
+            f"row_parts={row_parts} does not go with a source of batches, whose rows come one "
+            "after the other: write them as Parquet and give the path, or leave row_parts out"
+        )
+
+
 def check_data(data: Any) -> None:
     """Refuse data that are neither places of Parquet nor batches of rows.
 

@@ -22,6 +22,7 @@ from dmondrian.checkpoint import Lease, Manifest, Run
 from dmondrian.checkpoint.deltas import MOST
 from dmondrian.checkpoint.manifest import base_of, blobs_of
 from dmondrian.checkpoint.pruning import prune_while_training
+from dmondrian.checkpoint.row_ranges import RowRanges
 from dmondrian.checkpoint.summary import Summary, total
 from dmondrian.data import Plan
 from dmondrian.distributed.cluster.code_version import code_digest
@@ -131,13 +132,15 @@ class Coordinator:
         self.hosts: set[str] = set()  # workers that held a shard
         self._client, self._run, self._ledger = client, run, ledger
         self._plan, self._limits = plan, limits
-        self._n_rows = plan.n_rows
+        self._ranges = RowRanges.of(run.run_json, plan.n_rows)
+        self._n_rows = self._ranges.n_rows
         self._reporter, self._lease = reporter, lease
         self._units = ledger.units
         saved = manifest.shards if manifest is not None else {}
+        self._n_each = len(run.run_json["shards"])  # shards of each range of rows
         self._states = [
             ShardState(shard, ledger.settled, *_blob(saved.get(shard)))
-            for shard in range(len(run.run_json["shards"]))
+            for shard in range(self._n_each * self._ranges.n_parts)
         ]
         self._is_joint = learns_jointly(run.run_json["parameters"])
         self._places = ShardPlaces(self._states)
@@ -302,13 +305,19 @@ class Coordinator:
                     self._recall(state)
                     state.sent = state.done
             if len(rests) == len(asked):
-                held = [(rests.get(t.address or "") or {}).get(t.shard, 0) for t in self._states]
+                held = [self._held(state, rests.get(state.address or "")) for state in self._states]
                 saved = [self._row(state.base) for state in self._states]
                 stop = self._unit_that_ends_behind(max(held + saved))
         pending = [mark for mark in self._marks if self._ledger.settled <= mark <= stop]
         stop = min(pending, default=stop)
         self._marks.add(stop)
         return stop
+
+    def _held(self, state: ShardState, rests: Mapping[int, int] | None) -> int:
+        """Return the final position of a shard, of the rows that a worker's shards end at."""
+        row = (rests or {}).get(state.shard)
+        part = state.shard // self._n_each
+        return 0 if row is None else self._ranges.position_at(part, row)
 
     def _check_silence(self, now: float) -> None:
         """Give up workers that have not answered pending orders for too long."""
@@ -433,12 +442,16 @@ class Coordinator:
             self.attempt,
             state.shard,
             state.address,
-            self._row(state.base),
+            self._row_of(state, self._row(state.base)),
             state.digest,
             code_digest(),
             self._ledger.next_stop(state.base),
-            self._floor,
+            self._ranges.row_at(0, self._floor),
         )
+
+    def _row_of(self, state: ShardState, position: int) -> int:
+        """Return the row of the stream up to which a shard has learned at a position of the run."""
+        return self._ranges.row_at(state.shard // self._n_each, position)
 
     def _step(self, states: list[ShardState]) -> None:
         """Have restored shards of one worker learn the next units."""
@@ -536,16 +549,16 @@ class Coordinator:
             self.attempt,
             state.shard,
             state.address,
-            start=unit.start,
-            stop=unit.stop,
+            start=self._row_of(state, unit.start),
+            stop=self._row_of(state, unit.stop),
             forecasts=is_new and not self._ledger.has_forecasts(state.shard, unit.index),
             samples=is_new and self._ledger.calibration is not None,
-            with_labels=is_new and state.shard == self._states[0].shard,
+            with_labels=is_new and state.shard % self._n_each == 0,
             save=(is_new or unit.index == self._stop) and unit.index in self._marks,
             whole=unit.index in self._marks and self._is_whole(unit.index),
             last=self._ends_whole and unit.index == len(self._units) - 1,
             n_threads=n_threads,
-            settled=self._units[settled].start,
+            settled=self._row_of(state, self._units[settled].start),
             mean=self._ledger.mean(unit.index),
             next_stop=self._ledger.next_stop(unit.index + 1),
             generation=self._generation,
@@ -751,7 +764,8 @@ class Coordinator:
         self.schedule.commit()
         text = f"saved at row {position:,}"
         is_final = self.manifest.final
-        self._events.tell("checkpoint", text, position=position, is_final=is_final)
+        if self._ranges.n_parts == 1:  # else it is one of the run when all ranges are merged
+            self._events.tell("checkpoint", text, position=position, is_final=is_final)
         if self._validation is not None:
             self._validation.begin(position, self._client)
         if self._keep is not None:

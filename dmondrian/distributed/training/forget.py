@@ -152,6 +152,7 @@ def forget(
             n_shards=len(shards),
             first_tree=shards[0][0],
             progressive=about["progressive"],
+            row_parts=len(about.get("row_parts") or ()) or None,
             progress=progress,
             n_workers=n_workers,
             threads=threads,

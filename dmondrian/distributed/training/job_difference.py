@@ -136,6 +136,8 @@ def _named(changes: Sequence[tuple[str, str, str]], kind: str) -> tuple[list[str
 
 def _run(there: Mapping[str, Any], own: Mapping[str, Any]) -> _Pairs:
     yield "[run] progressive", there.get("progressive"), own.get("progressive")
+    n_there, n_here = (len(run.get("row_parts") or ()) or None for run in (there, own))
+    yield "[run] row_parts", n_there, n_here
     a, b = there.get("shards") or [], own.get("shards") or []
     if a and b:
         yield "[run] first_tree", a[0][0], b[0][0]

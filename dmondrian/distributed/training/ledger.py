@@ -85,6 +85,9 @@ class Ledger:
         Takes what the members of this run forecast, for members that are added later.
     others : KeptShares or None
         What members of other runs forecast, with which these are one forest.
+    n_parts : int
+        Ranges of rows, each of which as many of the shards learn. With more than one no row is
+        forecast.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class Ledger:
         guard: Guard | None = None,
         writer: SharesWriter | None = None,
         others: KeptShares | None = None,
+        n_parts: int = 1,
     ) -> None:
         self.units = units
         self.settled = settled
@@ -111,7 +115,7 @@ class Ledger:
         self._others = others
         self.counts = dict(counts)
         self.summary: Summary | None = None  # of the trees saved with the last settled unit
-        self._n_shards = n_shards
+        self._n_shards, self._n_parts = n_shards, n_parts
         self._n_trees = n_trees
         self._parameters = parameters
         self._sortedness = sortedness
@@ -213,10 +217,12 @@ class Ledger:
         forecasts = self._forecasts.pop(unit.index, _Forecasts())
         # Whoever takes an answer sees to it that its forecasts are there, perhaps in a sum.
         assert len(forecasts.shards) in (0, self._n_shards)
-        for i, blocks in enumerate(zip(*by_shard, strict=True)):
-            self._score(blocks, mean, forecasts.totals[i].whole if forecasts.totals else None)
-            if self._sortedness is not None and blocks[0].y is not None:
-                self._sortedness.add(blocks[0].y)
+        n_each = self._n_shards // self._n_parts
+        for first in range(0, self._n_shards, n_each):  # shards of the same rows
+            for i, blocks in enumerate(zip(*by_shard[first : first + n_each], strict=True)):
+                self._score(blocks, mean, forecasts.totals[i].whole if forecasts.totals else None)
+                if self._sortedness is not None and blocks[0].y is not None:
+                    self._sortedness.add(blocks[0].y)
         saved = {
             shard: shard_entry(answer.saved, answer.base)
             for shard, answer in sorted(answers.items())

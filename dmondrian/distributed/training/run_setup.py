@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian._text.wording import NOTED
+from dmondrian._text.wording import NOTED, counted
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
+from dmondrian.checkpoint.row_ranges import ROW_PARTS, cut_rows
 from dmondrian.data import Plan, as_asked, asks_the_same, extend_plan, make_plan
 from dmondrian.data.extend import GONE
 from dmondrian.data.lag_settings import checked_lags, in_words
@@ -24,6 +25,11 @@ from dmondrian.data.lagged_files import lagged_files
 from dmondrian.distributed.training.job_difference import job_differences
 from dmondrian.distributed.training.kept_plan import kept_plan
 from dmondrian.distributed.training.lagged_data import about_lagged, refuse_other_lags
+from dmondrian.distributed.training.merged_ranges import (
+    NO_METRICS,
+    check_length,
+    check_row_parts,
+)
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
 from dmondrian.errors import CheckpointError, ParameterError
 from dmondrian.store import open_store
@@ -73,7 +79,8 @@ def prepare_run(
     url : str
         URL of the folder.
     run_options : dict
-        "n_shards", "first_tree" and "progressive", as in :func:`dmondrian.distributed.train`.
+        "n_shards", "first_tree", "progressive" and "row_parts", as in
+        :func:`dmondrian.distributed.train`.
     plan_options : dict
         See :func:`dmondrian.data.make_plan`.
     on_plan : callable or None
@@ -124,6 +131,11 @@ def prepare_run(
     elif not isinstance(target, str):
         raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
     estimator._check_time(plan_options.get("time"))
+    run_options = dict(run_options)
+    row_parts = run_options.pop("row_parts", None)
+    check_row_parts(estimator, row_parts)
+    if row_parts is not None:
+        run_options["progressive"] = False
     asked = None
     if lags is not None:
         is_shuffled = bool(plan_options.get("shuffle"))
@@ -154,12 +166,16 @@ def prepare_run(
     if is_own or asked is not None:
         news = tuple(note for note in plan.about_learned if GONE not in note)
         plan = replace(plan, about_learned=news).with_digest_of(plan)
+    check_length(row_parts, began.n_rows)
     for note in (*plan.notes, *plan.about_learned):
         _log.info(note, extra=NOTED)
+    if row_parts is not None and stored is None:
+        _log.info(NO_METRICS.format(parts=counted(row_parts, "part")), extra=NOTED)
     if on_plan is not None:
         on_plan(plan)
     about = _about(estimator, began, url)
     about |= _trees(estimator, **run_options)
+    about |= {} if row_parts is None else {ROW_PARTS: cut_rows(began.n_rows, row_parts)}
     about |= {} if asked is None else {"lags": asked}
     if run_options["n_shards"] is None:
         about["shards"] = _stored_shards(url, about["shards"])

@@ -28,15 +28,22 @@ from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.events import EventListener
 from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.cluster.prometheus_metrics import HOST, PrometheusMetrics
-from dmondrian.distributed.training.attempt import AttemptOptions, attempt_options, finish
+from dmondrian.distributed.training.attempt import (
+    AttemptOptions,
+    added,
+    attempt_options,
+    finish,
+)
 from dmondrian.distributed.training.batch_source import (
     about_batches,
     batch_files,
     check_data,
     drop_learned,
+    refuse_row_parts,
     rows_to_take,
 )
 from dmondrian.distributed.training.lagged_data import about_lagged, refuse_with_lags
+from dmondrian.distributed.training.merged_ranges import check_row_parts
 from dmondrian.distributed.training.run_setup import learned_by_all, prepare_run
 from dmondrian.distributed.training.stage_dask import is_dask, stage
 from dmondrian.distributed.training.validation import HeldOutData, validation_of
@@ -101,6 +108,7 @@ def train(
     first_tree: int = 0,
     checkpoint_every: str | int | None = "auto",
     progressive: bool = True,
+    row_parts: int | None = None,
     keep: int | None = None,
     window: int | None = None,
     progress: Listener | bool | None = None,
@@ -164,6 +172,17 @@ def train(
         Regressors with ``aggregation="hierarchy"`` forecast in slices, and trees that choose their
         lifetime do so between slices, of up to 4,096 rows, which end at fixed positions of the
         stream and where row groups do; the Mondrian kernel forecasts mini-batches.
+    row_parts : int or None
+        Parts into which the rows that the run begins with are cut, at fixed rows: all trees learn
+        each part by itself, at once, and are merged at the end, for more workers than trees. Of
+        Mondrian forests with ``domain="cube"``, without ``max_nodes``, a calibration or a lifetime
+        chosen by prequential loss: their merged trees count what those count that learned all
+        rows, byte for byte where weights are whole numbers; sums of labels are so up to the order
+        of additions, and ranks of labels as long as cells forget none; the same number of parts
+        gives the same bytes. There are no progressive metrics, and one checkpoint, at the end:
+        earlier states of the parts are kept below ``row_parts/`` until then, to go on from. Rows
+        of files that come later are learned as in any run. It pays where merging is cheap: with a
+        lifetime, and far more rows than nodes.
     keep : int or None
         How many of the newest checkpoints are kept, at least 2; None for all. The best one by
         held-out data stays too. A run that trees were added to keeps all.
@@ -241,14 +260,22 @@ def train(
     if not is_dask(data) and not is_source:
         check_data(data)
     refuse_with_lags(lags, validation=validation, batches=data if is_source else None)
+    if is_source:
+        refuse_row_parts(row_parts)
     held_out = None if validation is None else HeldOutData(validation)
     url = open_store(run if run is not None else tempfile.mkdtemp(prefix="dmondrian-run-")).url
     with ExitStack() as stack:
         options = replace(options, metrics=serve_metrics(stack, metrics_port, metrics_host))
         connect = Connection(stack, client, n_workers, threads)
         if is_dask(data):
+            check_row_parts(estimator, row_parts)  # before they are computed
             data, target = stage(connect(), data, target, url)
-        run_options = {"n_shards": n_shards, "first_tree": first_tree, "progressive": progressive}
+        run_options = {
+            "n_shards": n_shards,
+            "first_tree": first_tree,
+            "progressive": progressive,
+            "row_parts": row_parts,
+        }
         check = checks_of(held_out, options.alerts, on_plan)
 
         def train_on(data: Any) -> tuple[Run, TrainedRun]:
@@ -346,10 +373,3 @@ def bring_to_end(
     # Members that were added to a forest that follows its stream are scored with all others.
     newest = attempts[-1 if attempts[0].parameters.follows_stream else 0]
     return TrainedRun(run.url, plan, newest.metrics, summary, known)
-
-
-def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary of two attempts: what adds up added, the rest as of the second."""
-    names = "rows", "seconds", "checkpoints", "recoveries", "rows_replayed"
-    sums = {name: one[name] + other[name] for name in names}
-    return {**other, **sums, "workers": max(one["workers"], other["workers"])}

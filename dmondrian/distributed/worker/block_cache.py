@@ -107,6 +107,8 @@ class BlockCache:
         Chunks to read ahead, bytes to keep.
     seconds : callable or None
         `seconds(index) -> float`, the longest wait for a chunk; by default `READ_SECONDS`.
+    readers : int
+        Chunks read at a time: as many places of the stream are learned at once.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class BlockCache:
         ahead: int = AHEAD,
         budget: int = BUDGET_BYTES,
         seconds: Callable[[int], float] | None = None,
+        readers: int = 1,
     ) -> None:
         self._read = read
         self._n_blocks = n_blocks
@@ -127,7 +130,7 @@ class BlockCache:
         self._sizes: dict[int, int] = {}  # bytes of each chunk that is read
         self._bytes = 0  # sum of the sizes, so that a look-up is O(1)
         self._floor = 0  # no chunk below it is kept
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="dmondrian-read")
+        self._reader = ThreadPoolExecutor(readers, thread_name_prefix="dmondrian-read")
         self.reads = 0  # chunks read so far, including repeated reads
 
     def get(self, index: int, floor: int = 0) -> Any:

@@ -10,6 +10,7 @@ each order of a bundle: they share a message, and nothing else.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from bisect import bisect_right
@@ -25,6 +26,7 @@ from distributed import Worker, WorkerPlugin, get_worker, secede
 from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.checkpoint.deltas import Base, Encoded, read_state
 from dmondrian.checkpoint.manifest import manifest_name
+from dmondrian.checkpoint.row_ranges import RANGES, shard_trees
 from dmondrian.checkpoint.run import Run
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.data import Chunk, Plan, count_missing, place, read_chunk
@@ -97,7 +99,7 @@ class HeldRun:
         self.run = Run.open(order.run)
         about = self.run.run_json
         self.parameters = ForestParameters.from_json(about["parameters"])
-        self.ranges = [range(first, stop) for first, stop in about["shards"]]
+        self.ranges = shard_trees(about)
         stream = self.run.stream
         digest = stream.digests()[-1]
         self.plan = place(Plan.from_parquet(stream.read(digest)), stream.places()[1])
@@ -114,7 +116,9 @@ class HeldRun:
         self.queue = StepQueue(self.shards, partial(_advance, self))
         self.sets = SingleFlightCache[BoostedSet](SETS, lambda fitted: fitted.n_bytes)
         self.touched = time.monotonic()
-        self.cache = BlockCache(self._read, len(self.chunks), seconds=self._seconds)
+        readers = min(len(about.get(RANGES, [None])), os.cpu_count() or 1)
+        n_chunks = len(self.chunks)
+        self.cache = BlockCache(self._read, n_chunks, seconds=self._seconds, readers=readers)
 
     def _read(self, index: int) -> PreparedChunk:
         read = read_chunk(self.plan, self.chunks[index], self._floor, earlier=self._earlier)

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from dmondrian.checkpoint.row_ranges import RowRanges
 from dmondrian.data import Chunk, Plan
 from dmondrian.joint_fit.minibatch import pieces
 from dmondrian.prequential.forecast_lag import mark_from, mark_up_to
@@ -91,6 +92,37 @@ def cut(
         units.append(Unit(len(units), start, stop))
         start = stop
     return units
+
+
+def cut_ranges(ranges: RowRanges, every: int | None = None, at: Collection[int] = ()) -> list[Unit]:
+    """Cut ranges that are learned side by side into units: as many rows of each.
+
+    Parameters
+    ----------
+    ranges : RowRanges
+    every : int or None
+        A unit also ends at each multiple of this number of rows, rounded up to as many of each
+        range.
+    at : collection of int
+        Other positions where a unit ends: checkpoints that were taken.
+
+    Returns
+    -------
+    list of Unit
+        At positions of all ranges; the last unit has the row that some are longer by.
+    """
+    n, length = ranges.n_parts, ranges.shortest
+    of_each = cut(
+        [Chunk(0, 0, length, 0, 1)],
+        None,
+        None if every is None else -(-every // n),
+        [length if position == ranges.n_rows else position // n for position in at],
+    )
+    last = len(of_each) - 1
+    return [
+        Unit(unit.index, unit.start * n, ranges.n_rows if unit.index == last else unit.stop * n)
+        for unit in of_each
+    ]
 
 
 def chunks_of(plan: Plan, is_joint: bool) -> tuple[Chunk, ...]:

@@ -9,11 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-from dmondrian import AMFClassifier, OnlineRandomForestClassifier
+from dmondrian import AMFClassifier, MondrianForestClassifier, OnlineRandomForestClassifier
 from dmondrian.distributed import Progress, train
 from dmondrian.distributed.cluster import progress
 
 FOLLOWING = {"drift": "follow", "delay": 64, "random_state": 7}
+IN_PARTS = {"domain": "cube", "lifetime": 3.0, "random_state": 7}
 BOUNDED = {"max_fringe": 40, "min_samples_leaf": 3.0, "random_state": 7}
 
 
@@ -33,9 +34,12 @@ def main() -> None:
         estimator = OnlineRandomForestClassifier(4, **BOUNDED)
     if algorithm == ["following"]:
         estimator = AMFClassifier(5, **FOLLOWING)
+    row_parts = None
+    if algorithm == ["parts"]:
+        estimator, row_parts = MondrianForestClassifier(2, **IN_PARTS), 3
     train(
         estimator, data, target="income", run=run, n_workers=1, threads=1,
-        checkpoint_every="500 rows", progress=listen,
+        checkpoint_every="500 rows", progress=listen, row_parts=row_parts,
     )  # fmt: skip
 
 

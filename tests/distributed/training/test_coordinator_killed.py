@@ -8,15 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dmondrian import AMFClassifier, OnlineRandomForestClassifier
+from dmondrian import AMFClassifier, MondrianForestClassifier, OnlineRandomForestClassifier
 from dmondrian.checkpoint import Run, lease
 from dmondrian.distributed import TrainedRun
 from dmondrian.errors import FencedError
 from tests.distributed.conftest import PATIENCE, ROWS, Fit, digests, wait_until
-from tests.distributed.training.job import BOUNDED, FOLLOWING
+from tests.distributed.training.job import BOUNDED, FOLLOWING, IN_PARTS
 
 JOB = Path(__file__).with_name("job.py")
 ROOT = Path(__file__).parents[3]
@@ -39,8 +40,8 @@ def start(adult: Path, tmp_path: Path) -> Iterator[Start]:
             stderr=subprocess.PIPE,
         )
         started.append(process)
-        manifests = tmp_path / "run" / "manifests"
-        wait_until(lambda: process.poll() is not None or [*manifests.glob("*.json")], START)
+        manifests = "run/**/manifests/*.json"  # of parts of the rows too
+        wait_until(lambda: process.poll() is not None or [*tmp_path.glob(manifests)], START)
         assert process.poll() is None, process.communicate()[1]
         return process
 
@@ -93,6 +94,23 @@ def test_a_killed_job_of_candidates_run_again_ends_with_the_same_blobs(
     assert run.summary["resumed_at"] == position
     assert digests(run) == digests(whole)
     assert run.metrics == whole.metrics
+
+
+@pytest.mark.thorough
+def test_a_killed_job_of_parts_run_again_ends_with_the_same_blobs(
+    start: Start, tmp_path: Path, fit: Fit
+) -> None:
+    process = start("parts")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=PATIENCE)
+    wait_until(lambda: not group_of(process.pid))
+    position = Run.open(tmp_path / "run/row_parts").manifests()[-1]
+    assert 0 < position < ROWS
+    assert not Run.open(tmp_path / "run").manifests()
+    options: dict[str, Any] = {"estimator": MondrianForestClassifier(2, **IN_PARTS), "row_parts": 3}
+    run, whole = fit(**options), fit("undisturbed", **options)
+    assert run.summary["resumed_at"] == position
+    assert digests(run) == digests(whole)
 
 
 def test_a_killed_job_that_follows_the_stream_goes_on_amid_a_block(
