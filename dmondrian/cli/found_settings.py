@@ -44,7 +44,7 @@ def with_found(job: Job, output: Output) -> Job:
             "on with it"
         )
     settings = list(combinations(job))
-    if [_plain(estimator_of(job, one)) for one in settings] != stored.estimators:
+    if not _are_those_of(stored.estimators, [estimator_of(job, one) for one in settings]):
         raise JobError(
             f"{place}: [search] or [forest] differ from those of the search in {url}, which found "
             f"{written(stored.found)}: take them back, or write these into [forest] and remove "
@@ -74,12 +74,14 @@ def check_of_search(run: str) -> None:
         )
 
 
-def _plain(estimator: Any) -> list[Any]:
-    """Return an estimator as the record of a search has it."""
-    from dmondrian.estimators.save import plain_params
+def _are_those_of(stored: list[list[Any]], estimators: list[Any]) -> bool:
+    """Return whether estimators are those of a search's record, by whatever version."""
+    from dmondrian.estimators.save import params_known_then
 
-    plain: list[Any] = json.loads(json.dumps([estimator.algorithm, plain_params(estimator)]))
-    return plain
+    return len(stored) == len(estimators) and all(
+        [one.algorithm, json.loads(json.dumps(params_known_then(one, then)))] == [algorithm, then]
+        for one, (algorithm, then) in zip(estimators, stored, strict=True)
+    )
 
 
 def combinations(job: Job) -> Iterator[dict[str, Any]]:

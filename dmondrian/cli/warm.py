@@ -136,6 +136,8 @@ def _use(algorithm: str, chosen: dict[str, Any]) -> None:
     forest = kind(n_estimators=2, random_state=0, **settings, **chosen)
     y = np.where(X[:, 0] > X[:, 1], 1, 0)
     forest.fit(X, y)
+    if chosen.get("calibrate"):  # with one row alone
+        forest.partial_fit(X[:1], y[:1])
     forest.predict(X)
     forest.predict(X[:1])  # one row has its own kernels, and others once the trees are compiled
     forest.forest_.freeze()  # and its compiled predictor

@@ -1,7 +1,6 @@
 """Ctrl-C that waits: a step that must be done as a whole ends before KeyboardInterrupt is raised.
 
-A forest that never forgets learns calls of up to 64 rows in one compiled call, which no interrupt
-breaks off; one that is interrupted amid a longer part of its rows is torn, and refuses to go on. A
+A forest that never forgets may be torn by one amid a part of its rows, and refuses to go on. A
 forest that follows the stream takes many steps of Python for a row, so it holds off interrupts
 while a piece of at most 1,024 rows is learned, or the rows of a block that is full: it is never
 torn by them, and goes on from the row after that piece.

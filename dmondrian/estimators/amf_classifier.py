@@ -239,8 +239,8 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
 
     Ctrl-C amid ``partial_fit`` waits for the end of at most 1,024 rows, or of a block whose labels
     came; a note of the ``KeyboardInterrupt`` has how many of the rows are learned, and the forest
-    goes on from there. (A forest that never forgets is whole after an interrupt amid 64 rows at
-    most; one amid more may find its trees at different rows, and then they learn no more.)
+    goes on from there. (An interrupt may find trees that never forget at different rows, or ahead
+    of their calibration, and then they learn no more.)
 
     Boosted sets are fitted four times in each doubling of the stream, from row 64 on, and later
     before every 4,096th row; one answers until the next is fitted, and is the same for all members.

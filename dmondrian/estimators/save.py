@@ -7,6 +7,7 @@ continues learning, exactly as the saved one.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
@@ -17,6 +18,7 @@ from dmondrian.ensemble.settings.lifetime import PowerLifetime
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.feature_scales import is_per_column, numbers_per_column
 from dmondrian.forest.state import encode_float
+from dmondrian.uncertainty.temperature_scaling import AUTO
 
 LABEL_KINDS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
 # Defaults that are not written, as forests have none that were saved before there was one.
@@ -89,6 +91,29 @@ def plain_params(estimator: Any) -> dict[str, Any]:
         weights = params["class_weight"].items()
         params["class_weight"] = [[_plain(label), float(weight)] for label, weight in weights]
     return {key: _plain(value) for key, value in params.items()}
+
+
+def params_known_then(estimator: Any, stored: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return :func:`plain_params` as the version has them that ``stored`` those of an estimator.
+
+    Without defaults that are not stored: that version had no such parameter. A calibration that is
+    left to the default is False where it was, or where it is not stored.
+
+    Parameters
+    ----------
+    estimator : estimator
+    stored : mapping or None
+        None where nothing is stored.
+    """
+    params = plain_params(estimator)
+    if stored is None:
+        return params
+    defaults = plain_params(type(estimator)())
+    is_left = params.get("calibrate") == defaults.get("calibrate") == AUTO
+    if is_left and stored.get("calibrate", False) is False:
+        params["calibrate"] = False
+    off = {**defaults, "calibrate": False}
+    return {k: value for k, value in params.items() if k in stored or value != off.get(k)}
 
 
 def _plain(value: Any) -> Any:

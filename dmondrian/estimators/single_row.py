@@ -19,9 +19,10 @@ Of the estimator      fitted, without names of columns, and with a forest of tre
                       parameters are those that the forest began with, to predict, its domain is
                       (:class:`_Begun`, :func:`mean_of_single_row`)
 Of the forest         trees that are whole; to learn, the boxes' encoding is chosen, nothing is
-                      fitted beside the trees, no setting is chosen from this row, and no
-                      calibration is fitted to it (:meth:`SingleRow._n_free`); to predict, nothing
-                      has to be found out from all nodes (:meth:`SingleRow._can_predict`)
+                      fitted beside the trees, no setting is chosen from this row
+                      (:meth:`SingleRow._n_free`), and no calibration is fitted to it but an
+                      exponent in the range (:meth:`SingleRow._forecasts`); to predict, nothing has
+                      to be found out from all nodes (:meth:`SingleRow._can_predict`)
 Of the row            finite (but for missing values, if they are encoded: :func:`_as_seen`),
                       within the cube, and as boxes are encoded
                       (:func:`dmondrian.estimators.single_row_kernels.admit`); a label that is known
@@ -52,8 +53,8 @@ from dmondrian.forest.forest import Forest
 from dmondrian.prequential.stream_sample import rows_until_sampled
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import Columns, Rows, boxless, n_words, read_only
-from dmondrian.tree.loops import Silent, predict, update
-from dmondrian.uncertainty.temperature_scaling import calibrated
+from dmondrian.tree.loops import Asked, Silent, predict, update
+from dmondrian.uncertainty.temperature_scaling import Calibration, RowByRow, calibrated
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -256,20 +257,53 @@ class _Learn(_Call):
     """
 
     def __init__(self, forest: Forest) -> None:
-        columns, seed = self._columns_of(forest), np.uint64(forest.parameters.seed)
+        columns, seed = forest.store.trees[0].columns, np.uint64(forest.parameters.seed)
         super().__init__(forest, columns)
         self.y, self.reached = np.zeros(1), np.zeros(len(self._trees), np.int64)
-        numbers = forest.tree_numbers.astype(np.uint64)
+        numbers, asked = forest.tree_numbers.astype(np.uint64), self._asked(forest)
+        policies = forest.policies.learning if isinstance(asked, Silent) else forest.policies
         self.arguments: tuple[Any, ...] = (
-            *forest.policies.learning, self._store.addresses, columns, seed, numbers, 0,
-            len(numbers), self.row.rows, read_only(self.y), read_only(_NONE_1D), self.reached,
-            Silent(),
+            *policies, self._store.addresses, columns, seed, numbers, 0, len(numbers),
+            self.row.rows, read_only(self.y), read_only(_NONE_1D), self.reached, asked,
         )  # fmt: skip
         self.entry = entry_of(update, self.arguments)
 
-    @staticmethod
-    def _columns_of(forest: Forest) -> Columns:
-        return forest.store.trees[0].columns
+    def _asked(self, forest: Forest) -> Silent | Asked:
+        return Silent()
+
+    def begin(self, forest: Forest, y: float) -> None:
+        """Get ready for a row with this label."""
+        self.y[0] = y
+        self.reached.fill(0)
+
+
+class _LearnSampled(_Learn):
+    """The same, of a row that each tree forecasts before, and what it makes of the calibration.
+
+    The row stands for as many as there are trees: each answers the next question of all, once. A
+    tree of the range that lacks capacity for the row has not answered yet.
+    """
+
+    def _asked(self, forest: Forest) -> Asked:
+        output, n_trees = forest.predictor.sample_output, len(self._trees)
+        self._answers, self._lives = np.empty((n_trees, output.width)), np.empty(n_trees)
+        self._n_answered, self._before = np.zeros(1, np.int64), 0.0
+        self._row_by_row = RowByRow(self._answers, self.y)
+        rows, known = np.zeros(n_trees, np.int64), np.empty((n_trees, 0))
+        work = np.empty((3, output.width))
+        return Asked(
+            rows, self._lives, output.loss, work, self._answers, known, self._n_answered
+        )  # fmt: skip
+
+    def begin(self, forest: Forest, y: float) -> None:
+        super().begin(forest, y)
+        self._before = self._store.total_weight
+        self._lives.fill(self._parameters.lifetime_at(self._before))
+        self._n_answered[0] = 0
+
+    def calibrated(self, calibration: Calibration) -> Calibration:
+        """Return the calibration with the row."""
+        return self._row_by_row.after(calibration, self._before)
 
 
 class SingleRow:
@@ -292,9 +326,10 @@ class SingleRow:
         self.begun: _Begun | None = None
         self._predict: _Predict | None = None
         self._learn: _Learn | None = None
-        # Rows that are learned before the forest is looked at again, and of which call to learn
-        # other rows that was found out.
-        self._n_left = 0
+        self._learn_sampled: _LearnSampled | None = None
+        # Rows that are learned before the forest is looked at again, those before one is forecast,
+        # and of which call to learn other rows that was found out.
+        self._n_left = self._n_unsampled = 0
         self._n_calls = -1
 
     def mean(self, X: np.ndarray) -> np.ndarray | None:
@@ -360,39 +395,57 @@ class SingleRow:
         forest = self.forest
         if abs(y) > _SMALL:
             return False
-        call = self._learn
+        call = self._learn if self._n_unsampled else self._learn_sampled
         is_due = not self._n_left or self._n_calls != forest.n_calls
         if call is None or is_due or not call.holds(forest):
             call = self._look_again()
-        if call is None or forest.store.is_torn:
+        store = forest.store
+        if call is None or store.is_torn:
             return False
-        call.y[0] = y
-        call.reached.fill(0)
+        call.begin(forest, y)
         if not call.row.take(X):
             return False
         warmup = forest.warmup
         if warmup is not None:
             warmup = warmup.after_row(call.row.given, y)
-        store = forest.store
         forest.predictor.forget()
         store.is_torn = True
         while call.entry(*call.arguments):
             store.grow(range(len(store.trees)), call.reached, 1)
+        if isinstance(call, _LearnSampled) and isinstance(forest.calibration, Calibration):
+            forest.calibration = call.calibrated(forest.calibration)
+            self._n_unsampled = rows_until_sampled(store.total_weight)
+        else:
+            self._n_unsampled -= 1
         self._n_left -= 1
         forest.warmup = warmup
         store.is_torn = False
         return True
 
     def _look_again(self) -> _Learn | None:
-        """Return how the next rows are learned, if they may pass, and count them anew."""
+        """Return how the next row is learned, if it may pass, and count the rows that may."""
         forest, n_free = self.forest, self._n_free()
         if not n_free or forest.store.is_torn:
             return None
+        self._n_left = self._n_unsampled = n_free
+        if forest.calibration is not None:
+            self._n_unsampled = rows_until_sampled(forest.store.total_weight)
+        self._n_calls = forest.n_calls
+        if not self._n_unsampled:
+            if self._learn_sampled is None or not self._learn_sampled.holds(forest):
+                self._learn_sampled = _LearnSampled(forest)
+            return self._learn_sampled
         if self._learn is None or not self._learn.holds(forest):
             self._learn = _Learn(forest)
-        self._n_left = n_free
-        self._n_calls = forest.n_calls
         return self._learn
+
+    def _forecasts(self) -> bool:
+        """Return whether rows of the sample that calibrations are fitted to may pass too."""
+        forest = self.forest
+        is_of_classes = isinstance(forest.calibration, Calibration)
+        # Rows of a total weight below one may pass no mark. On the cube, a tree that lacks capacity
+        # for a row may have answered, and would again.
+        return is_of_classes and forest.total_weight >= 1.0 and forest.parameters.splits_range
 
     def _n_free(self) -> int:
         """Return how many rows, with none in between, may pass before this is asked again."""
@@ -408,7 +461,7 @@ class SingleRow:
         if any(_SMALL < abs(label) < np.inf for label in labels):
             return 0
         n_free = int(max(0.0, _FEW_ROWS + 1.0 - store.total_weight))
-        if forest.calibration is not None:  # rows of its sample are forecast first
+        if forest.calibration is not None and not self._forecasts():
             n_free = min(n_free, rows_until_sampled(store.total_weight))
         if warmup is None:
             return n_free

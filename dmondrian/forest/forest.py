@@ -397,5 +397,10 @@ def _learn(
     if calibration is None:
         Ensemble.update(ensemble, X, y, w, n_threads)
         return None
-    sampled = forecast_and_learn(ensemble, X, y, w, n_threads)
-    return calibration.after(sampled, y, len(ensemble.store))
+    before = ensemble.total_weight
+    try:
+        sampled = forecast_and_learn(ensemble, X, y, w, n_threads)
+        return calibration.after(sampled, y, len(ensemble.store))
+    except BaseException:  # trees that are ahead of the calibration are those of no stream
+        ensemble.store.is_torn = ensemble.store.is_torn or ensemble.total_weight != before
+        raise

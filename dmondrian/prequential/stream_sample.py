@@ -25,7 +25,9 @@ DENSITY = 1024.0  # rows forecast of each doubling of the stream
 # Deeper forests average differently: what is fitted to samples may change with the rows.
 FADING = 0.25  # what a row counts after the total weight has doubled
 PRIOR_ROWS = 8.0  # rows that a calibration counts which is none
-_AT_ONCE = 256  # rows forecast between two looks at the answers: bounds the memory for them
+# Rows forecast between two looks at the answers, and numbers of a tree's answers, if these are
+# more rows: bounds the memory for them.
+_AT_ONCE, _NUMBERS = 256, 2**16
 
 
 class Sampled(NamedTuple):
@@ -48,6 +50,11 @@ def by_octave(sampled: Sampled) -> Iterator[tuple[int, np.ndarray]]:
     octaves = np.maximum(np.frexp(sampled.before)[1] - 1, 0)
     for now in np.unique(octaves).tolist():
         yield now, octaves == now
+
+
+def octave_of(before: float) -> int:
+    """Return the doublings of a total weight so far, as :func:`by_octave` counts them."""
+    return max(math.frexp(before)[1] - 1, 0)
 
 
 def rows_until_sampled(before: float) -> int:
@@ -96,8 +103,9 @@ def forecast_and_learn(
     lifetimes = ensemble.parameters.lifetimes_at(before[found])
     kept: list[tuple[np.ndarray, np.ndarray]] = []
     start = 0
-    for first in range(0, max(len(found), 1), _AT_ONCE):
-        mine = slice(first, first + _AT_ONCE)
+    at_once = max(_AT_ONCE, _NUMBERS // ensemble.predictor.sample_output.width)
+    for first in range(0, max(len(found), 1), at_once):
+        mine = slice(first, first + at_once)
         stop = int(found[mine.stop]) if mine.stop < len(found) else len(X)
         own = None if w is None else w[start:stop]
         kept.append(

@@ -41,7 +41,7 @@ import numpy as np
 
 from dmondrian.ensemble.sums.exact_sums import ONE
 from dmondrian.errors import CorruptError
-from dmondrian.prequential.stream_sample import FADING, PRIOR_ROWS, Sampled, by_octave
+from dmondrian.prequential.stream_sample import FADING, PRIOR_ROWS, Sampled, by_octave, octave_of
 from dmondrian.uncertainty.least_loss_kernels import least_loss
 from dmondrian.uncertainty.variance_scaling import VarianceFactor
 
@@ -53,7 +53,9 @@ AUTO: Final = "auto"
 _ROOTS = 1.0, 1.189207115002721, 1.4142135623730951, 1.681792830507429
 _EXPONENTS = *(power * r for power in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0) for r in _ROOTS), 16.0
 EXPONENTS = np.array(_EXPONENTS)
+_WORK = 3, -(-len(EXPONENTS) // 8) * 8  # scratch of kernels, whole lots of 8
 _OLD, _MIXED = {"octave", "slopes"}, {"octave", "slopes", "excess"}
+_LARGEST = 2.0**1000  # beyond what the weights of rows add up to
 _CERTAIN = 800.0  # nats beyond which a weight is 1 or 0
 _EXACT = Context(prec=30)
 _NEARLY_ONE = 0.9995  # what three digits show as 1
@@ -98,17 +100,20 @@ class Calibration:
         from dmondrian.tree.box_encoding import read_only
         from dmondrian.uncertainty.temperature_scaling_kernels import add_slopes
 
-        slopes, octave = np.array(self.slopes), self.octave
-        excess = np.array([] if self.excess is None else [self.excess])
-        unit, logs = 1.0 / (n_trees * ONE), np.empty(sampled.sums.shape[1])
+        octave, (slopes, excess) = self.octave, self._arrays()
+        unit, logs, work = 1.0 / (n_trees * ONE), np.empty(sampled.sums.shape[1]), np.empty(_WORK)
         for now, rows in by_octave(sampled):
             fading, octave = FADING ** (now - octave), now
             sums, own, times = sampled.sums[rows], y[sampled.rows[rows]], sampled.hits[rows]
             add_slopes(
                 read_only(sums), unit, read_only(own), read_only(times), fading, EXPONENTS,
-                PRIOR_ROWS, logs, slopes, excess,
+                PRIOR_ROWS, logs, work, slopes, excess,
             )  # fmt: skip
         return Calibration(octave, tuple(slopes.tolist()), *excess.tolist())
+
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return slopes and excess as kernels change them; no excess is an array of none."""
+        return np.array(self.slopes), np.array([] if self.excess is None else [self.excess])
 
     @classmethod
     def between(cls, parts: Sequence[Calibration]) -> Calibration:
@@ -190,13 +195,47 @@ class Calibration:
             and 0 <= octave < 1024
             and isinstance(slopes, list)
             and len(slopes) == len(EXPONENTS)
-            and all(type(slope) is float and math.isfinite(slope) for slope in slopes)
-            and type(excess) is float
-            and math.isfinite(excess)
+            and all(type(x) is float and abs(x) < _LARGEST for x in (*slopes, excess))
         )
         if not is_sound:
             raise CorruptError(f"a calibration cannot be {str(values)[:200]}")
         return cls(octave, tuple(slopes), values.get("excess"))
+
+
+class RowByRow:
+    """:meth:`Calibration.after` of rows of weight one that come alone, by one kernel in place.
+
+    Parameters
+    ----------
+    answers : float64 array of shape (T, K)
+        Where the trees write what they forecast of a row.
+    y : float64 array of shape (1,)
+        Where its label is.
+    """
+
+    def __init__(self, answers: np.ndarray, y: np.ndarray) -> None:
+        from dmondrian._numba.jit import entry_of
+        from dmondrian.uncertainty.temperature_scaling_kernels import add_answers
+
+        n_trees, n_classes = answers.shape
+        self._known: Calibration | None = None  # what slopes and excess are of
+        self._fading, self._slopes, self._excess = np.ones(1), np.empty(0), np.empty(0)
+        self._arguments = (
+            answers, ONE, 1.0 / (n_trees * ONE), y, self._fading, EXPONENTS, PRIOR_ROWS,
+            np.empty(n_classes, np.int64), np.empty(n_classes), np.empty(_WORK),
+        )  # fmt: skip
+        self._entry = entry_of(add_answers, (*self._arguments, self._slopes, self._excess))
+
+    def after(self, calibration: Calibration, before: float) -> Calibration:
+        """Return the calibration with the row, which came after rows of a total weight >= 1."""
+        if calibration is not self._known:
+            self._slopes, self._excess = calibration._arrays()
+        octave = octave_of(before)
+        self._fading[0] = FADING ** (octave - calibration.octave)
+        self._entry(*self._arguments, self._slopes, self._excess)
+        slopes = tuple(self._slopes.tolist())
+        self._known = Calibration(octave, slopes, *self._excess.tolist())
+        return self._known
 
 
 Fitted = Calibration | VarianceFactor

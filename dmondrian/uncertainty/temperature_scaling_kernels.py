@@ -9,8 +9,11 @@ Shapes: n rows, K classes, g exponents.
 
 from __future__ import annotations
 
+import numpy as np
+
 from dmondrian._numba.jit import inline, kernel
 from dmondrian.tree.keyed_random import exp, log
+from dmondrian.tree.simd.exp import write_exponentials
 from dmondrian.uncertainty.least_loss_kernels import least_loss
 
 FLOOR = 2.0**-40
@@ -33,33 +36,84 @@ def loss_at(exponent, logs, largest, label):
     """Return the log loss of probabilities to a power, over their sum; nats."""
     total = 0.0
     for c in range(logs.shape[0]):
-        total += exp(exponent * (logs[c] - largest))
+        apart = logs[c] - largest
+        total += exp(exponent * apart) if apart < 0.0 else 1.0
     return log(total) - exponent * (logs[label] - largest)
 
 
+@inline
+def add_slopes_of_row(exponents, logs, largest, label, times, work, slopes):
+    """Add a row's slopes, ``times`` over, to ``slopes`` [g]. O(g K).
+
+    ``work`` float64 [3, h] is scratch, h whole lots of 8 and not below g. All exponents are taken
+    of a class, then of the next: many exponentials at once, of which that of 0 is 1.
+    """
+    g = np.uint64(exponents.shape[0])
+    shares, totals, means = work[0], work[1], work[2]
+    for i in range(g):
+        totals[i], means[i] = 0.0, 0.0
+    for c in range(logs.shape[0]):
+        apart = logs[c] - largest
+        for i in range(g):
+            shares[i] = exponents[i] * apart
+        if apart < 0.0:
+            write_exponentials(shares, g)
+        else:
+            for i in range(g):
+                shares[i] = 1.0
+        for i in range(g):
+            totals[i] += shares[i]
+            means[i] += shares[i] * logs[c]
+    for i in range(g):
+        slopes[i] += times * (means[i] / totals[i] - logs[label])
+
+
+@inline
+def add_row(sums, unit, label, times, fading, exponents, prior, logs, work, slopes, excess):
+    """Add a row's slopes to ``slopes``, and to ``excess`` what it loses by the power.
+
+    As :func:`add_slopes` has it; slopes of rows before fade once their power has forecast the row.
+    """
+    largest = write_logs(sums, unit, logs)
+    if excess.shape[0] > 0:
+        exponent = _least_loss(slopes, exponents, prior)
+        excess[0] += loss_at(exponent, logs, largest, label) + logs[label]
+    if fading != 1.0:
+        for i in range(exponents.shape[0]):
+            slopes[i] *= fading
+    add_slopes_of_row(exponents, logs, largest, label, times, work, slopes)
+
+
 @kernel
-def add_slopes(sums, unit, y, times, fading, exponents, prior, logs, slopes, excess):
+def add_slopes(sums, unit, y, times, fading, exponents, prior, logs, work, slopes, excess):
     """Add each row's slopes, ``times`` [n] over, to ``slopes`` [g], row after row. O(n g K).
 
-    ``sums`` int64 [n, K] are probabilities in units of ``unit``; ``logs`` [K] is scratch. Slopes of
-    rows before count ``fading`` times. To ``excess`` [1], or [0] for none, is added how much more
-    each row, once, loses by the power that it was forecast with than as it is.
+    ``sums`` int64 [n, K] are probabilities in units of ``unit``; ``logs`` [K] and ``work`` [3, h]
+    are scratch, h whole lots of 8 and not below g. Slopes of rows before count ``fading`` times. To
+    ``excess`` [1], or [0] for none, is added how much more each row, once, loses by the power that
+    it was forecast with than as it is.
     """
     for r in range(sums.shape[0]):
-        largest, label = write_logs(sums[r], unit, logs), int(y[r])
-        if excess.shape[0] > 0:
-            exponent = _least_loss(slopes, exponents, prior)
-            excess[0] += loss_at(exponent, logs, largest, label) + logs[label]
-        if r == 0:  # not before its forecast, which knew no later row
-            for i in range(exponents.shape[0]):
-                slopes[i] *= fading
-        for i in range(exponents.shape[0]):
-            total, mean = 0.0, 0.0
-            for c in range(logs.shape[0]):
-                share = exp(exponents[i] * (logs[c] - largest))
-                total += share
-                mean += share * logs[c]
-            slopes[i] += times[r] * (mean / total - logs[label])
+        add_row(
+            sums[r], unit, int(y[r]), times[r], fading if r == 0 else 1.0, exponents, prior, logs,
+            work, slopes, excess,
+        )  # fmt: skip
+
+
+@kernel
+def add_answers(answers, one, unit, y, fading, exponents, prior, sums, logs, work, slopes, excess):
+    """Do what :func:`add_slopes` does of a row that counts once, from what each tree answered.
+
+    ``answers`` float64 [T, K]; their sums, as whole numbers in units of 1 / ``one``, are written
+    to ``sums`` int64 [K]. ``y`` and ``fading`` float64 [1]. O(T K + g K).
+    """
+    for c in range(sums.shape[0]):
+        sums[c] = 0
+        for t in range(answers.shape[0]):
+            sums[c] += np.int64(np.rint(answers[t, c] * one))
+    add_row(
+        sums, unit, int(y[0]), 1.0, fading[0], exponents, prior, logs, work, slopes, excess
+    )  # fmt: skip
 
 
 @kernel

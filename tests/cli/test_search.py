@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from dmondrian.cli.found_settings import combinations
+from dmondrian.checkpoint import document
+from dmondrian.checkpoint.search_record import ASKED, FOLDER, ROUNDS
+from dmondrian.cli.found_settings import combinations, estimator_of, with_found
 from dmondrian.cli.job import read_job
+from dmondrian.cli.output import Output
+from dmondrian.errors import JobError
+from dmondrian.estimators.save import plain_params
+from dmondrian.store import open_store
 
 from .command import ADULT, SMALL_JOB, call, digests, events, manifests, train_words
 
@@ -51,6 +57,26 @@ def test_the_run_of_the_winner_is_that_of_train(job: Path, shared: str, tmp_path
     assert "write these into [forest] and remove [search]" in stderr
     max((tmp_path / "run" / "search" / "rounds").iterdir()).unlink()
     assert "is not over: `dmondrian search" in call("train", job, *words, code=2)[1]
+
+
+def test_a_search_of_an_earlier_version_is_that_of_its_job(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    text = SMALL_JOB.read_text().replace("../../", f"{SMALL_JOB.parents[2]}/")
+    file.write_text(text + "\n[search]\nalpha = [0.05, 0.5]\n")
+    job = read_job(file, [f"run.path={tmp_path / 'run'}"])
+    estimators = [estimator_of(job, one) for one in combinations(job)]
+    stored = [[one.algorithm, {**plain_params(one), "calibrate": False}] for one in estimators]
+    for _, params in stored:
+        del params["experts"]  # of a later version
+    store = open_store(tmp_path / "run" / FOLDER)
+    store.put_same(ASKED, document.seal({"estimators": stored}))
+    store.put_same(f"{ROUNDS}/00.json", document.seal({"is_last": True, "going_on": [1]}))
+    output = Output(as_json=False)
+    assert with_found(job, output).forest == {**job.forest, "alpha": 0.5}
+    for given in ("calibrate=true", "split_pure=true"):
+        other = read_job(file, [f"run.path={tmp_path / 'run'}", f"forest.{given}"])
+        with pytest.raises(JobError, match="differ from those of the search"):
+            with_found(other, output)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ UNSCALED: dict[str, Any] = {"feature_scales": None, "feature_units": None}
 FIXED: dict[str, Any] = {
     "alpha": 0.25, "charge_opening": False, "calibrate": False, **UNSCALED
 }  # fmt: skip
+CALIBRATED: dict[str, Any] = {**FIXED, "calibrate": "auto"}
 RATE: dict[str, Any] = {"learning_rate": 1.0, **UNSCALED}
 SCALES = [4.0, 0.5, 3.0, 1.0, 1.0, 0.125, 1.0]
 # (estimator, whether rows alone are learned, and asked about, by the short way)
@@ -51,17 +52,24 @@ CASES = [
     (AMFRegressor(3, feature_scales=SCALES, warmup_rows=50), True, True),
     (AMFClassifier(3, **FIXED, domain="cube"), True, True),
     (AMFClassifier(3, **FIXED, domain="cube", clip=True), True, True),
-    (AMFClassifier(3, **{**FIXED, "calibrate": True}), False, True),
+    (AMFClassifier(3, **{**FIXED, "calibrate": True}), True, True),
+    (AMFClassifier(3, **CALIBRATED), True, True),
+    (AMFClassifier(19, **CALIBRATED, max_nodes=21, predict_extension="expected"), True, True),
+    (AMFClassifier(3, **CALIBRATED, use_aggregation=False), True, True),
+    (AMFClassifier(3, **CALIBRATED, domain="cube"), False, True),
+    (AMFRegressor(3, **RATE, calibrate=True), False, True),
     (AMFClassifier(3, feature_scales="learned", warmup_rows=100, calibrate=False), True, True),
     (AMFRegressor(3, **RATE), True, True),
     (AMFRegressor(3), True, True),  # its settings are not chosen yet
     (AMFClassifier(3, warmup_rows=110, calibrate=False), True, True),
-    (AMFClassifier(3, warmup_rows=110), False, True),
+    (AMFClassifier(3, warmup_rows=110), True, True),
     (MondrianForestClassifier(3, aggregation="vote", feature_units=None), True, True),
     (MondrianForestClassifier(3, aggregation="hierarchy", lifetime=2.5, **UNSCALED), True, True),
     (MondrianForestRegressor(3, lifetime=PowerLifetime(0.5, 0.3), warmup_rows=50), True, True),
     (MondrianForestRegressor(3, aggregation="hierarchy", lifetime=2.5, **UNSCALED), True, False),
+    (MondrianForestClassifier(3, lifetime=PowerLifetime(0.5, 0.3), calibrate="auto"), True, True),
     (OnlineRandomForestClassifier(3, min_samples_leaf=2.0), True, True),
+    (OnlineRandomForestClassifier(3, aggregation="vote", calibrate="auto"), False, True),
     (OnlineRandomForestRegressor(3, min_samples_leaf=2.0), True, True),
     (GeneralizedMondrianForestRegressor(3), False, True),
 ]

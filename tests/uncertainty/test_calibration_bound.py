@@ -16,6 +16,7 @@ import dmondrian
 from dmondrian import AMFClassifier, MondrianForestClassifier
 from dmondrian.ensemble.sums.exact_sums import ONE
 from dmondrian.errors import CorruptError, ParameterError
+from dmondrian.forest.forest import Forest
 from dmondrian.forest.merge import merge
 from dmondrian.prequential.stream_sample import DENSITY, Sampled, rows_until_sampled
 from dmondrian.prequential.stream_sample_kernels import write_hits
@@ -141,16 +142,33 @@ def test_rows_that_pass_by_the_sample_are_those_that_it_has_not() -> None:
         assert min(rows_until_sampled(before), len(hits)) == (0 if is_first else free)
 
 
-def test_single_rows_are_learned_past_validation_between_those_of_the_sample() -> None:
+@pytest.mark.parametrize(
+    ("first", "weight", "n"), [(4000, 1.0, 500), (1, 1.0, 1200), (3, 0.3, 60), (40, 25.1, 200)]
+)
+def test_single_rows_are_learned_past_validation_in_the_sample_or_not(
+    first: int, weight: float, n: int
+) -> None:
     draw = np.random.default_rng(1)
-    X = draw.random((5000, 2))
+    X = draw.random((first + n, 2))
     y = (X[:, 0] > X[:, 1]).astype(int)
-    single = AMFClassifier(2, random_state=0, **FIXED).partial_fit(X[:4000], y[:4000], [0, 1])
-    whole = AMFClassifier(2, random_state=0, **FIXED).fit(X, y)
-    for r in range(4000, 5000):
+    w = np.where(np.arange(len(X)) < first, weight, 1.0)
+    begun = {"classes": [0, 1], "sample_weight": None if weight == 1.0 else w[:first]}
+    fixed: dict[str, Any] = {**FIXED, "feature_units": None, "random_state": 0}
+    single = AMFClassifier(2, **fixed).partial_fit(X[:first], y[:first], **begun)
+    whole = AMFClassifier(2, **fixed).partial_fit(X, y, classes=[0, 1], sample_weight=w)
+    is_first = False  # of a copy, whose boxes have no encoding yet
+    for r in range(first, len(X)):
+        before, is_early = single.forest_.n_calls, single.forest_.total_weight < 1.0
         single.partial_fit(X[[r]], y[[r]])
+        assert (single.forest_.n_calls > before) == (is_early or is_first)
+        is_first = r % 401 == 0
+        if r % 97 == 0:  # in between
+            single.predict_proba(X[:1]), single.predict_proba(X[:3])
+        if is_first:
+            single = pickle.loads(pickle.dumps(single))
     assert single.forest_.calibration == whole.forest_.calibration
     assert (single.predict_proba(X) == whole.predict_proba(X)).all()
+    assert pickle.dumps(single.forest_.state()) == pickle.dumps(whole.forest_.state())
 
 
 def test_what_earlier_versions_stored_stays_as_it_was(tmp_path: Any) -> None:
@@ -166,6 +184,8 @@ def test_what_earlier_versions_stored_stays_as_it_was(tmp_path: Any) -> None:
     for damage in (math.nan, "1", 1, None):
         with pytest.raises(CorruptError, match="calibration"):
             Calibration.from_json({**found, "excess": damage})
+    with pytest.raises(CorruptError, match="calibration"):  # whose exponent is no number
+        Calibration.from_json({**found, "slopes": [-1.7e308] * 24 + [1.7e308]})
     state = earlier.__getstate__()
     del state["calibrate"]  # of a version that had no such parameter
     again = AMFClassifier.__new__(AMFClassifier)
@@ -208,3 +228,29 @@ def test_merged_forests_begin_to_calibrate_anew() -> None:
     power = MondrianForestClassifier(2, calibrate=True, **asked).fit(X, y).forest_
     with pytest.raises(ParameterError, match='calibrate=False or "auto"'):
         merge([parts[0], power])
+
+
+@pytest.mark.parametrize("at", ["after", "forecast"])
+def test_an_interrupt_between_trees_and_calibration_tears_the_forest(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = np.random.default_rng(0).random((300, 2))
+    y = (X[:, 0] > 0.5).astype(int)
+    forest = AMFClassifier(2, random_state=0, feature_units=None, **FIXED).fit(X, y)
+    before, proba = forest.forest_.calibration, forest.predict_proba(X)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    where = (Calibration, "after") if at == "after" else (Forest, "prepare")
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            forest.partial_fit(X, y)
+    if at == "after":  # the trees have learned rows
+        for call in (lambda: forest.predict_proba(X), lambda: forest.partial_fit(X, y)):
+            with pytest.raises(ParameterError, match="interrupted"):
+                call()
+    else:
+        assert forest.forest_.calibration == before
+        assert (forest.predict_proba(X) == proba).all()

@@ -38,8 +38,14 @@ from dmondrian.distributed.training.lagged_data import about_lagged, write_lags
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
 from dmondrian.distributed.training.run_setup import IN_MEMORY, weighted
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.errors import CheckpointError, ClusterError, FencedError, ParameterError
-from dmondrian.estimators.save import plain_params
+from dmondrian.errors import (
+    CheckpointError,
+    ClusterError,
+    FencedError,
+    NotFoundError,
+    ParameterError,
+)
+from dmondrian.estimators.save import params_known_then
 from dmondrian.prequential.forecast_lag import SLICED_KINDS, kind_of, mark_from
 from dmondrian.store import Store, open_store
 
@@ -180,8 +186,9 @@ def _search(
 ) -> Searched:
     """Search over data that have all columns."""
     plan = _plan(store, estimators, data, target, plan_options)
+    params = _params_of(store, estimators)
     asked = {
-        "estimators": [[one.algorithm, plain_params(one)] for one in estimators],
+        "estimators": params,
         "rows": rows,
         "plan": plan.digest,
     }
@@ -196,7 +203,8 @@ def _search(
     done = read_rounds(store)
     with ExitStack() as stack:
         connect = Connection(stack, client, n_workers, threads)
-        candidates = _candidates(estimators, plan, store) if not _is_over(done) else []
+        known = [own.get("calibrate", False) for _, own in params]
+        candidates = _candidates(estimators, known, plan, store) if not _is_over(done) else []
         ends = _ends(candidates, len(estimators), n_rows, plan.n_rows, done)
         living = done[-1]["going_on"] if done else [one.number for one in candidates]
         for number in range(len(done), len(ends)):
@@ -277,16 +285,31 @@ def _plan(
     return plan
 
 
-def _candidates(estimators: Sequence[Any], plan: Plan, store: Store) -> list[Candidate]:
+def _params_of(store: Store, estimators: Sequence[Any]) -> list[list[Any]]:
+    """Return algorithms and parameters, as the version has them that began the search."""
+    try:
+        stored = document.unseal(store.get(ASKED, document.MAX_BYTES), ASKED)["estimators"]
+    except NotFoundError:
+        stored = []
+    thens = [then for _, then in stored]
+    thens += [None] * (len(estimators) - len(thens))
+    return [
+        [one.algorithm, params_known_then(one, then)]
+        for one, then in zip(estimators, thens, strict=False)
+    ]
+
+
+def _candidates(
+    estimators: Sequence[Any], calibrates: Sequence[bool | str], plan: Plan, store: Store
+) -> list[Candidate]:
     found = []
     schema = plan.schema
     n_classes = len(schema.classes or ())
     if any(one._auto_settings(schema.n_features, n_classes) for one in estimators):
         _log.info("choosing automatic settings of %s", counted(len(estimators), "candidate"))
-    for number, one in enumerate(estimators):
+    for number, (one, calibrate) in enumerate(zip(estimators, calibrates, strict=True)):
         parameters = resolve_parameters(one, plan, f"{store.url}/none", is_logged=False)
         its = ForestParameters.from_json(dict(parameters))
-        calibrate = getattr(one, "calibrate", False)
         found.append(
             Candidate(number, parameters, int(one.n_estimators), calibrate, _loss_name(one, its))
         )

@@ -33,7 +33,6 @@ from dmondrian.distributed.training.merged_ranges import (
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
 from dmondrian.errors import CheckpointError, ParameterError
 from dmondrian.store import open_store
-from dmondrian.uncertainty.temperature_scaling import AUTO
 
 _log = logging.getLogger("dmondrian")
 MOST_SHARDS = 64
@@ -274,11 +273,11 @@ def _stored_shards(url: str, shards: list[list[int]]) -> list[list[int]]:
 
 def _about(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     """Return the content of run.json; a seed drawn for this run before is kept."""
-    from dmondrian.estimators.save import plain_params  # imports scikit-learn, unlike workers
+    from dmondrian.estimators.save import params_known_then  # imports scikit-learn, unlike workers
 
     estimator._validate_params()
     schema = plan.schema
-    params = _known_then(plain_params(estimator), plain_params(type(estimator)()), url)
+    params = params_known_then(estimator, _stored_params(url))
     params.pop("class_weight", None)
     if schema.class_weight is not None and schema.classes is not None:  # of all, however written
         pairs = zip(schema.classes, schema.class_weight, strict=True)
@@ -296,19 +295,12 @@ def _about(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     }
 
 
-def _known_then(params: dict[str, Any], defaults: dict[str, Any], url: str) -> dict[str, Any]:
-    """Leave out defaults that the run in a folder lacks: its version had no such parameter.
-
-    A calibration that was left to the default is that of the run, for which it was False.
-    """
+def _stored_params(url: str) -> dict[str, Any] | None:
+    """Return the estimator's parameters of the run in a folder; None where there is none."""
     try:
-        stored = Run.open(url).run_json.get("estimator") or params
+        return Run.open(url).run_json.get("estimator")
     except CheckpointError:
-        stored = params
-    is_left = params.get("calibrate") == defaults.get("calibrate") == AUTO
-    if is_left and stored.get("calibrate", AUTO) is False:
-        params = {**params, "calibrate": False}
-    return {k: value for k, value in params.items() if k in stored or value != defaults.get(k)}
+        return None
 
 
 def _trees(

@@ -20,6 +20,7 @@ from dmondrian import (
     MondrianForestRegressor,
     MondrianKernelRegressor,
 )
+from dmondrian.checkpoint import document
 from dmondrian.data import make_plan, read_chunk
 from dmondrian.distributed import Searched, search, train
 from dmondrian.distributed.searching.halving import dealt, going_on, rounds
@@ -175,6 +176,24 @@ def test_what_cannot_be_compared_is_refused(data: Path, client: Client, tmp_path
     search(candidates()[:1], data, target="y", folder=tmp_path / "x", client=client)
     refused(candidates()[1:2], "other settings", folder=tmp_path / "x")
     refused(candidates()[:1], "other data", folder=tmp_path / "x", exclude=["size"])
+
+
+def test_a_search_of_an_earlier_version_goes_on_without_calibration(
+    data: Path, client: Client, tmp_path: Path
+) -> None:
+    def found(name: str, **settings: Any) -> Searched:
+        one = AMFClassifier(2, **PLAIN, **settings)
+        return search(
+            [one], data, target="y", exclude=["size"], rows=100, folder=tmp_path / name,
+            client=client,
+        )  # fmt: skip
+
+    plain = found("earlier", calibrate=False)
+    assert found("earlier") == plain  # whose default was False
+    next((tmp_path / "earlier" / "rounds").iterdir()).unlink()
+    assert found("earlier") == plain != found("now")
+    asked = document.unseal((tmp_path / "earlier/asked.json").read_bytes(), "asked.json")
+    assert asked["estimators"][0][1]["calibrate"] is False
 
 
 def test_halving() -> None:
