@@ -35,6 +35,9 @@ from dmondrian.tree.box_encoding import Rows, all_numeric, read_only
 from dmondrian.tree.loops import Asked, Silent, update
 
 FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
+# Rows times trees that one thread learns in one call, too: tens of milliseconds at most. Small
+# forests that choose settings would spend some of their time on entering a kernel for each tree.
+_AT_ONCE = 2**16
 _NO_ROWS, _NONE_1D = np.empty(0, np.int64), np.empty(0)
 
 
@@ -264,7 +267,8 @@ class Ensemble:
         encoded = self.store.encode(prepared)
         self.n_calls += 1
         with self.changing():  # until all trees have learned the same rows
-            if len(y) <= FEW and not len(rows):
+            is_one_call = n_threads <= 1 and len(y) * len(self.store) <= _AT_ONCE
+            if not len(rows) and (is_one_call or len(y) <= FEW):
                 learn(0, len(self.store))
             else:
                 run_threads(lambda t: learn(t, t + 1), range(len(self.store)), n_threads)

@@ -59,7 +59,7 @@ def test_a_forest_that_was_interrupted_while_it_learned_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     X, y = rows(100), rows(100, seed=1)[:, 0]
-    forest = AMFRegressor(3, random_state=0).fit(X, y)
+    forest = AMFRegressor(3, random_state=0, n_jobs=2).fit(X, y)  # tree by tree
     learn = type(forest.forest_)._learn
 
     def break_off(self: object, span: tuple[int, int], *rest: np.ndarray) -> None:
