@@ -211,6 +211,7 @@ def scored(folder: Path) -> dict[str, tuple[Path, int]]:
     return found
 
 
+@pytest.mark.thorough
 def test_files_without_labels_are_scored_once_whatever_becomes_of_the_process(
     following: Callable[..., subprocess.Popen[str]], data: Path, tmp_path: Path, shared: str
 ) -> None:
