@@ -61,10 +61,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Have the garbage collector pass over all that was imported and collected.
+@pytest.fixture(scope="module", autouse=True)
+def forget_objects() -> None:
+    """Have the garbage collector pass over all that was imported, collected and kept so far.
 
-    Those are 600,000 objects, through which each full collection goes for half a second; clusters,
+    Those are a million objects, through which each full collection goes for a second; clusters,
     workers and looks of `follow` begin one at their ends.
     """
     gc.collect()
