@@ -46,7 +46,8 @@ from dmondrian._numba.mechanisms import MECHANISMS
 
 ROOT = Path(__file__).parents[1]
 PASSES = "passes"  # of our own, in Numba's compiler
-NAMES = (*(name for name in MECHANISMS if name != "deltas"), PASSES)  # `benchmarks.blobs` has that
+# Not "deltas", which `benchmarks.blobs` measures, nor "sum_tree", which `benchmarks.scaling` does.
+NAMES = (*(name for name in MECHANISMS if name not in ("deltas", "sum_tree")), PASSES)
 ABOUT = {**MECHANISMS, PASSES: "own passes in Numba's compiler (without them: the stock mode)"}
 BATCH = 500  # rows of a call of a stream
 ALONE = 4000  # rows that come one by one

@@ -21,6 +21,7 @@ MECHANISMS = {
     "single_row": "one plain row goes past the conversion of its arguments",
     "flat": "flat copies of trees answer once they pay",
     "deltas": "checkpoints of large trees have the nodes alone that have changed",
+    "sum_tree": "forecasts of many workers are added on these",
 }
 _COMPILED = {"look_ahead", "prefetch", "speculation", "simd"}  # these change compiled code
 

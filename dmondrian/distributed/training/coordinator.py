@@ -2,9 +2,10 @@
 
 Relies on orders that can be repeated without harm (:mod:`dmondrian.distributed.worker.tasks`), on a
 ledger that settles answers in stream order, and on a run folder whose commit is atomic. Promises
-that a lost worker restores only its shards, from their newest saved blobs; that a failing shard is
-retried a bounded number of times; that no wait is unbounded; and that none of its decisions
-(placement, window, times of checkpoints, order of answers) changes a byte of any shard.
+that a lost worker restores only its shards, from their newest saved blobs, and that workers which
+were to answer together with it answer again; that a failing shard is retried a bounded number of
+times; that no wait is unbounded; and that none of its decisions (placement, window, times of
+checkpoints, order of answers, which are joined) changes a byte of any shard.
 """
 
 from __future__ import annotations
@@ -39,12 +40,19 @@ from dmondrian.distributed.training.checkpoint_schedule import (
 from dmondrian.distributed.training.ledger import Ledger, Saved
 from dmondrian.distributed.training.order_sizes import OrderSizes
 from dmondrian.distributed.training.shard_places import ShardPlaces
-from dmondrian.distributed.training.shard_state import Limits, SentBundle, ShardState
+from dmondrian.distributed.training.shard_state import (
+    AwaitedReply,
+    Limits,
+    SentBundle,
+    ShardState,
+)
+from dmondrian.distributed.training.sum_tree import Outgoing, are_joined, in_groups, submit
 from dmondrian.distributed.training.validation import Validation
 from dmondrian.distributed.worker.lost_workers import LostWorkers
 from dmondrian.distributed.worker.messages import (
     DAMAGED,
     DIRTY,
+    GAP,
     GONE,
     LOST,
     MOVED,
@@ -65,6 +73,9 @@ _log = logging.getLogger("dmondrian")
 
 OBSERVED = 1024
 """Rows after which a run in work is looked at, at the end of the next unit: those of a window."""
+
+RESTORING = 1.0
+"""Most seconds between two restored shards for which the steps of others wait."""
 
 _TICK = 0.25  # longest wait for an answer, in seconds
 _HOLD_SECONDS = 5.0  # for workers to return the final positions of their shards
@@ -145,13 +156,17 @@ class Coordinator:
         self._is_joint = learns_jointly(run.run_json["parameters"])
         self._places = ShardPlaces(self._states)
         self._to_ask: set[str] = set()  # workers that there may be orders for
+        self._n_threads = 0  # of all workers
+        self._n_restoring = len(self._states)  # shards that no worker holds yet
+        self._last_restored = -float("inf")  # monotonic seconds
         self._sent: dict[str, dict[str, SentBundle]] = {}  # pending orders, by worker and key
         self._workers = Workers(client)
         self._lost_workers = LostWorkers(self._workers, self._states, self._row, events)
         self._equip, self._keep, self._ends_whole = equip, keep, ends_whole
         self._events, self._validation = events, validation
         self._observe = observe
-        self._results = ResultQueue(client)  # contexts: `SentBundle`
+        self._results = ResultQueue(client)  # contexts: `AwaitedReply`
+        self._outgoing: list[Outgoing] = []  # bundles of this turn
         self._last_answer: dict[str, float] = {}  # by worker: monotonic seconds
         self._marks = {u.index for u in self._units if interval.is_due(u)}
         self._marks.add(len(self._units) - 1)
@@ -324,7 +339,10 @@ class Coordinator:
         for address in self._workers.threads.copy():
             if address not in self._sent:
                 self._last_answer[address] = now
-            elif now - self._last_answer.setdefault(address, now) > self._limits.silence:
+                continue
+            if now - self._last_answer.get(address, now) > self._limits.silence / 2.0:
+                self._break_up(address, apart=True)  # it may be another worker that is silent
+            if now - self._last_answer.setdefault(address, now) > self._limits.silence:
                 self._workers.unresponsive.add(address)
                 self._workers.threads.pop(address, None)
                 self._lost_workers.report_unresponsive(address, self._limits.silence)
@@ -335,6 +353,7 @@ class Coordinator:
         gone = [a for a in self._places.by_worker if a not in self._workers.threads]
         for address in gone:
             is_retired = self._workers.was_retired(address)
+            self._break_up(address, apart=False)
             for state in list(self._places.by_worker[address].values()):
                 self._lose(state)
                 state.lost_workers += not is_retired
@@ -350,6 +369,7 @@ class Coordinator:
     def _lose(self, state: ShardState) -> None:
         """Have a shard restored: what its worker held is lost or suspect."""
         if state.is_held:
+            self._n_restoring += 1
             self.recoveries += 1
             self.replayed += self._row(state.done) - self._row(state.base)
         self._recall(state)
@@ -361,12 +381,31 @@ class Coordinator:
         for sent in state.pending.values():
             sent.wanted.discard(state.shard)
             if not sent.wanted:
-                self._results.drop(sent.key)
                 self._note_answered(sent)
+                if sent.reply is not None and not sent.reply.is_wanted:
+                    self._results.drop(sent.reply.key)
         state.pending.clear()
         state.early.clear()
         state.recalls += 1
         self._ask(state)
+
+    def _break_up(self, address: str, apart: bool) -> None:
+        """Have all send again what they were to answer as one with this worker.
+
+        What they have learned is answered at once; ``apart``, by each for itself.
+        """
+        for sent in list(self._sent.get(address, {}).values()):
+            if sent.reply is not None and sent.reply.is_joint:
+                self._send_again(sent.reply, apart)
+
+    def _send_again(self, reply: AwaitedReply, apart: bool) -> None:
+        for sent in reply.bundles:
+            for state, unit in sent.orders:
+                if apart and unit is not None:
+                    state.apart = max(state.apart, unit + 1)
+                if state.shard in sent.wanted:
+                    self._recall(state)
+                    state.sent = state.done
 
     def _place(self) -> None:
         """Give workers to the shards that have none."""
@@ -418,14 +457,30 @@ class Coordinator:
     def _send(self) -> None:
         """Send restores, and steps in stream order, within window and depth."""
         now, asked = time.monotonic(), sorted(self._to_ask)
+        if not asked:
+            return
         self._to_ask.clear()
+        self._n_threads = sum(self._workers.threads.values())
         for address in asked:
             held = self._places.by_worker.get(address, {}).values()
             ready = [state for state in held if state.retry_at <= now]
             if len(ready) < len(held):
                 self._to_ask.add(address)  # again, when it is time
             self._restore([t for t in ready if not t.is_held and not t.pending])
-            self._step([state for state in ready if state.is_held])
+            if self._is_restoring(now):
+                self._to_ask.add(address)
+            else:
+                self._step([state for state in ready if state.is_held])
+        self._send_bundles()
+
+    def _is_restoring(self, now: float) -> bool:
+        """Return whether steps wait for others' shards, to be answered as one with their steps.
+
+        No longer than these are restored one soon after the other: most of a run's shards are.
+        """
+        if self._n_restoring == 0 or not are_joined(len(self._workers.threads)):
+            return False
+        return now - self._last_restored < RESTORING and self._ledger.needs_forecasts
 
     def _restore(self, states: list[ShardState]) -> None:
         """Have shards of one worker restored: empty ones together, others one by one."""
@@ -480,7 +535,17 @@ class Coordinator:
         """Return how many units the shards of a worker may be ahead of the last settled one."""
         held, workers = self._places.by_worker[address], self._workers.threads
         threads = max(1, workers.get(address, 1))
-        return self._sizes.window(address, len(held), threads, len(workers), self._limits)
+        n_shards = max(len(held), self._typical_shards(threads))
+        return self._sizes.window(address, n_shards, threads, len(workers), self._limits)
+
+    def _typical_shards(self, threads: int) -> int:
+        """Return how many shards a worker of so many threads has, where many share them.
+
+        Many workers are to be sent the same units, however their numbers of shards differ by one.
+        """
+        if not are_joined(len(self._workers.threads)):
+            return 1
+        return -(-len(self._states) * threads // max(1, self._n_threads))
 
     def _step_together(
         self, states: list[ShardState], is_saving: bool, limit: int, most_units: int
@@ -494,7 +559,8 @@ class Coordinator:
         assert address is not None
         threads = max(1, self._workers.threads.get(address, 1))
         n_steps = self._sizes.steps(address, is_saving, threads, len(self._workers.threads))
-        n_units = max(1, min(n_steps // len(states), most_units))
+        n_shards = max(len(states), self._typical_shards(threads))  # that all get the same units
+        n_units = max(1, min(n_steps // n_shards, most_units))
         # Those that are behind catch up: none waits for an answer to what others learn later.
         stop = min(limit, states[0].sent + n_units)
         states = [state for state in states if state.sent < stop]
@@ -543,6 +609,7 @@ class Coordinator:
     def _order_to_step(self, state: ShardState, unit: Unit, n_threads: int) -> Step:
         assert state.address is not None
         is_new = not self._ledger.has(state.shard, unit.index)
+        forecasts = is_new and not self._ledger.has_forecasts(state.shard, unit.index)
         settled = self._ledger.settled
         return Step(
             self._run.url,
@@ -551,8 +618,8 @@ class Coordinator:
             state.address,
             start=self._row_of(state, unit.start),
             stop=self._row_of(state, unit.stop),
-            forecasts=is_new and not self._ledger.has_forecasts(state.shard, unit.index),
-            samples=is_new and self._ledger.calibration is not None,
+            forecasts=forecasts,
+            samples=is_new and self._ledger.needs_samples(forecasts),
             with_labels=is_new and state.shard % self._n_each == 0,
             save=(is_new or unit.index == self._stop) and unit.index in self._marks,
             whole=unit.index in self._marks and self._is_whole(unit.index),
@@ -586,27 +653,26 @@ class Coordinator:
         about: list[tuple[ShardState, int | None]],
         rank: int,
     ) -> None:
-        """Send orders to shards of one worker."""
+        """Have orders sent to shards of one worker, at the end of this turn."""
         bundle = Bundle(self._run.url, self.attempt, orders[0].address, tuple(orders))
-        future = self._client.submit(
-            task,
-            bundle,
-            key=f"dmondrian-{task.__name__}-{uuid.uuid4().hex}",
-            # Pinned, as an idle worker would steal it. If its worker is lost it waits until the
-            # next poll of the workers cancels it.
-            workers=[bundle.address],
-            allow_other_workers=False,
-            pure=False,
-            retries=0,
-            priority=-rank,
-        )
+        key = f"dmondrian-{task.__name__}-{uuid.uuid4().hex}"
         shards = {state.shard for state, _ in about}
         saves = any(isinstance(order, Step) and order.save for order in orders)
-        sent = SentBundle(str(future.key), bundle.address, about, shards, saves)
+        sent = SentBundle(key, bundle.address, about, shards, saves)
         self._sent.setdefault(bundle.address, {})[sent.key] = sent
         for state, _ in about:
             state.pending[sent.key] = sent
-        self._results.watch(future, sent)
+        self._outgoing.append(Outgoing(sent, task, bundle, rank))
+
+    def _send_bundles(self) -> None:
+        """Send what this turn has for all workers, those of many workers to be answered as one."""
+        for some in in_groups(self._outgoing):
+            future = submit(self._client, some)
+            reply = AwaitedReply(str(future.key), [one.sent for one in some])
+            for sent in reply.bundles:
+                sent.reply = reply
+            self._results.watch(future, reply)
+        self._outgoing.clear()
 
     # -- answers ----------------------------------------------------------------------------
 
@@ -615,41 +681,57 @@ class Coordinator:
         timeout = _TICK
         while (finished := self._results.take(timeout)) is not None:
             timeout = 0.0
-            sent: SentBundle = finished.context
-            reply = sent.reply(finished)
-            answers, unforecast = reply.answers, self._take_forecasts(sent, reply)
-            if sent.trains:
+            awaited: AwaitedReply = finished.context
+            if finished.error is not None and awaited.is_joint:
+                # No fault of a shard: one of the workers was lost, or whoever joined them failed.
+                self._workers.refresh(now=True)
+                self._drop_lost()
+                self._send_again(awaited, apart=True)
+                continue
+            reply = awaited.of(finished)
+            answers, unforecast = reply.answers, self._take_forecasts(awaited, reply)
+            if awaited.bundles[0].trains:
                 self._sizes.note(answers)
             if any(answer.status in (MOVED, GONE) for answer in answers):
                 self._workers.refresh(now=True)
                 self._drop_lost()
-            for (state, unit), answer in zip(sent.orders, answers, strict=True):
-                if state.shard not in sent.wanted:  # an order before it failed
-                    continue
-                if (state.shard, unit) in unforecast:  # as if it was not answered
-                    self._recall(state)
-                    state.sent = state.done
-                else:
-                    self._judge(state, unit, answer)
-            self._note_answered(sent)
-            for state, _ in sent.orders:
-                state.pending.pop(sent.key, None)
-            self._to_ask.add(sent.address)
+            place = 0
+            for sent in awaited.bundles:
+                self._take(sent, answers[place : place + len(sent.orders)], unforecast)
+                place += len(sent.orders)
             if self._is_joint:
                 self._ask_all()  # all wait for the sums of the last one
 
-    def _take_forecasts(self, sent: SentBundle, reply: Reply) -> set[tuple[int, int | None]]:
+    def _take(
+        self, sent: SentBundle, answers: list[Answer], unforecast: set[tuple[int, int | None]]
+    ) -> None:
+        """Process the answers to a bundle."""
+        for (state, unit), answer in zip(sent.orders, answers, strict=True):
+            if state.shard not in sent.wanted:  # an order before it failed
+                continue
+            if (state.shard, unit) in unforecast:  # as if it was not answered
+                self._recall(state)
+                state.sent = state.done
+            else:
+                self._judge(state, unit, answer)
+        self._note_answered(sent)
+        for state, _ in sent.orders:
+            state.pending.pop(sent.key, None)
+        self._to_ask.add(sent.address)
+
+    def _take_forecasts(self, awaited: AwaitedReply, reply: Reply) -> set[tuple[int, int | None]]:
         """Record forecasts that were added on a worker; return shards and units without some.
 
         They count whatever becomes of the shards: they depend on shards and rows alone. Those of
         shards some of which have been asked apart, after a loss, cannot be used.
         """
         missing: set[tuple[int, int | None]] = set()
+        orders = awaited.orders
         for some in reply.added:
-            shards = {sent.orders[place][0].shard for place in some.orders}
-            unit = sent.orders[some.orders[0]][1]
+            shards = {orders[place][0].shard for place in some.orders}
+            unit = orders[some.orders[0]][1]
             assert unit is not None  # these are steps
-            missing |= {(n, unit) for n in self._ledger.take_forecasts(unit, shards, some.totals)}
+            missing |= {(n, unit) for n in self._ledger.take_forecasts(unit, shards, some.sums)}
         return missing
 
     def _note_answered(self, sent: SentBundle) -> None:
@@ -664,12 +746,15 @@ class Coordinator:
             self._last_answer[answer.worker] = time.monotonic()
         if answer.status == OK:
             if unit is None:
-                state.is_held = True
+                state.is_held, self._last_restored = True, time.monotonic()
+                self._n_restoring -= 1
                 self._lost_workers.restored(state)
                 self.hosts.add(answer.worker)
                 self._ledger.take_sums(state.shard, state.base, answer.next_sums)
             else:
                 self._advance(state, unit, answer)
+        elif unit is not None and answer.status in (GAP, DIRTY) and state.awaits_before(unit):
+            state.early[unit] = answer  # the reply that has the cause waits for other workers
         else:
             self._fail(state, answer, unit)
 
@@ -681,6 +766,9 @@ class Coordinator:
         state.early[unit] = answer
         while (found := state.early.pop(state.done, None)) is not None:
             unit = state.done
+            if found.status != OK:
+                self._fail(state, found, unit)
+                return
             self._ledger.take(state.shard, unit, found)
             for block in found.blocks:
                 self._ledger.take_sums(state.shard, unit + 1, block.next_sums)

@@ -10,7 +10,7 @@ slices do (:mod:`dmondrian.distributed.worker.work_units`).
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,12 @@ from dmondrian.distributed.metrics.drift_test import drift_advice, drift_in_word
 from dmondrian.distributed.metrics.progressive import WORSE, Progressive
 from dmondrian.distributed.metrics.sortedness import Sortedness
 from dmondrian.distributed.training.minibatch_barrier import MinibatchBarrier
-from dmondrian.distributed.worker.messages import Answer, BlockAnswer
+from dmondrian.distributed.worker.add_forecasts import (
+    RunningBlockSums,
+    sums_of,
+    without_forecasts,
+)
+from dmondrian.distributed.worker.messages import Answer, BlockAnswer, BlockSums
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.drift.age_weights import cut_at_marks
 from dmondrian.drift.guard import Guard, added, share_width
@@ -32,7 +37,7 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.exact_sums import label_moments
 from dmondrian.joint_fit.minibatch import batch_at
 from dmondrian.prequential.forecast_lag import BATCHES, SLICES, slices
-from dmondrian.prequential.forecasts import RunningSum, Summed, mean_over_trees
+from dmondrian.prequential.forecasts import mean_over_trees
 from dmondrian.prequential.stream_sample import Sampled, add
 from dmondrian.uncertainty.temperature_scaling import (
     Fitted,
@@ -55,7 +60,7 @@ class _Forecasts:
     """Forecasts of a unit."""
 
     shards: set[int] = field(default_factory=set)  # that they are of
-    totals: list[RunningSum] = field(default_factory=list)  # of each block, over these shards
+    sums: list[RunningBlockSums] = field(default_factory=list)  # of each block, over these shards
 
 
 class Ledger:
@@ -168,14 +173,13 @@ class Ledger:
     def take(self, shard: int, unit: int, answer: Answer) -> None:
         """Record an answer; repeated ones are ignored."""
         if not self.has(shard, unit):
-            totals = [block.total for block in answer.blocks if block.total is not None]
-            if totals:
-                self.take_forecasts(unit, {shard}, totals)
-                blocks = [replace(block, total=None) for block in answer.blocks]
-                answer = replace(answer, blocks=blocks)
+            if any(block.has_forecasts for block in answer.blocks):
+                own = [sums_of(shard, block) for block in answer.blocks]
+                self.take_forecasts(unit, {shard}, own)
+                answer = without_forecasts(answer)
             self._answers.setdefault(unit, {})[shard] = answer
 
-    def take_forecasts(self, unit: int, shards: set[int], totals: list[Summed]) -> set[int]:
+    def take_forecasts(self, unit: int, shards: set[int], sums: list[BlockSums]) -> set[int]:
         """Record forecasts of a unit, summed over shards; return those that are without.
 
         Sums of shards some of which have forecasts already are not used.
@@ -184,7 +188,7 @@ class Ledger:
         ----------
         unit : int
         shards : set of int
-        totals : list
+        sums : list of BlockSums
             Of each block of the unit.
         """
         if unit < self.settled:
@@ -192,8 +196,8 @@ class Ledger:
         there = self._forecasts.setdefault(unit, _Forecasts())
         if there.shards.isdisjoint(shards):
             there.shards |= shards
-            there.totals = there.totals or [RunningSum() for _ in totals]
-            for whole, own in zip(there.totals, totals, strict=True):
+            there.sums = there.sums or [RunningBlockSums() for _ in sums]
+            for whole, own in zip(there.sums, sums, strict=True):
                 whole.add(own)
         return shards - there.shards
 
@@ -202,6 +206,13 @@ class Ledger:
         if not self.needs_forecasts or unit < self.settled:
             return True
         return unit in self._forecasts and shard in self._forecasts[unit].shards
+
+    def needs_samples(self, forecasts: bool) -> bool:
+        """Return whether forecasts of a sample are needed of an order, where it forecasts or not.
+
+        They come with the forecasts of all rows, where these are needed, and are added with them.
+        """
+        return self.calibration is not None and (forecasts or not self.needs_forecasts)
 
     def is_ready(self) -> bool:
         """Return whether all shards have answered for the oldest unsettled unit."""
@@ -220,7 +231,7 @@ class Ledger:
         n_each = self._n_shards // self._n_parts
         for first in range(0, self._n_shards, n_each):  # shards of the same rows
             for i, blocks in enumerate(zip(*by_shard[first : first + n_each], strict=True)):
-                self._score(blocks, mean, forecasts.totals[i].whole if forecasts.totals else None)
+                self._score(blocks, mean, forecasts.sums[i] if forecasts.sums else None)
                 if self._sortedness is not None and blocks[0].y is not None:
                     self._sortedness.add(blocks[0].y)
         saved = {
@@ -234,11 +245,14 @@ class Ledger:
         return unit, saved
 
     def _score(
-        self, blocks: tuple[BlockAnswer, ...], mean: np.ndarray | None, whole: Summed | None
+        self,
+        blocks: tuple[BlockAnswer, ...],
+        mean: np.ndarray | None,
+        sums: RunningBlockSums | None,
     ) -> None:
         """Add the counts of consecutive rows, and score their forecasts, summed over trees.
 
-        ``mean`` is the mean prediction of all trees, if known; ``whole`` are summed forecasts.
+        ``mean`` is the mean prediction of all trees, if known; ``sums`` are over all shards.
         """
         first = blocks[0]
         for name, count in first.counts.items():
@@ -247,14 +261,17 @@ class Ledger:
         if first.y is None:
             return
         sampled = [block.sampled for block in blocks if block.sampled is not None]
-        drawn = add(sampled) if sampled else None
-        if mean is None and whole is not None:
-            mean = mean_over_trees(whole, self._n_trees)
+        drawn = add(sampled) if sampled else None  # where rows are not forecast but for these
+        if sums is not None and sums.sampled is not None:
+            drawn = sums.sampled
+        if mean is None and sums is not None and sums.total is not None:
+            mean = mean_over_trees(sums.total, self._n_trees)
         turns = None if self.progressive is None else self._turns(first)
         before, n_early, std = 0, 0, None
         if self.guard is not None:
+            assert sums is not None  # it needs forecasts
             before, n_early = self.guard.position, self._n_early(self.guard, first)
-            mean, std = self._guarded(self.guard, blocks)
+            mean, std = self._guarded(self.guard, first, sums)
         if self.progressive is None or mean is None:
             self._calibrate(drawn, first.y)
             return
@@ -331,22 +348,24 @@ class Ledger:
         _log.warning("%s%s", what, drift_advice(its.algorithm, its.follows_stream))
 
     def _guarded(
-        self, guard: Guard, blocks: tuple[BlockAnswer, ...]
+        self, guard: Guard, block: BlockAnswer, sums: RunningBlockSums
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the forecasts of consecutive rows by a guard, which learns their labels.
 
         Of numbers also standard deviations of the label, float64 [n]. Rows of weight 0 have none,
         and count nothing: all classes are as likely there, numbers 0.
         """
-        y, w = blocks[0].y, blocks[0].weight
+        y, w, shares = block.y, block.weight, sums.shares
         assert y is not None  # checked by the caller
-        shares = added([block.shares for block in blocks if block.shares is not None])
+        assert shares is not None  # all shards have forecast
         kept = np.ones(len(y), np.bool_) if w is None else w > 0.0
         weights = np.empty(0) if w is None else w[kept]
-        times = None if blocks[0].times is None else blocks[0].times[kept]
+        times = None if block.times is None else block.times[kept]
         start, found, n_rows = guard.position, [], int(np.count_nonzero(kept))
         noted = {
-            start + part.stop: np.concatenate([block.ages[start + part.stop] for block in blocks])
+            start + part.stop: np.concatenate(
+                [ages[start + part.stop] for _, ages in sorted(sums.ages.items())]
+            )
             for part, is_mark in cut_at_marks(start, n_rows)
             if is_mark
         }

@@ -30,7 +30,7 @@ class Limits:
     """Limits of a run; none of them changes a forest."""
 
     window: int = 4  # units that shards may be ahead of the last settled one
-    widest: int = 16  # the same where units take a short time, and their forecasts little memory
+    widest: int = 128  # the same where units take a short time, and their forecasts little memory
     depth: int = 2  # pending orders of a shard: one runs, one is queued at the worker
     lost_workers: int = 8  # workers that a shard may lose in a row without progress; those that
     # the cluster retired do not count
@@ -63,6 +63,7 @@ class ShardState:
     lost_workers: int = 0  # since the last progress
     retry_at: float = 0.0  # monotonic seconds; nothing is sent before
     pending: dict[str, SentBundle] = field(default_factory=dict)  # its pending orders, by key
+    apart: int = 0  # steps before this unit are not answered together with other workers'
     recalls: int = 1  # how often its orders were recalled, and 1; see `Step.recalls`
     early: dict[int, Answer] = field(default_factory=dict)  # by unit: answers out of order
 
@@ -76,6 +77,15 @@ class ShardState:
         """What a manifest has of its saved state."""
         assert self.digest is not None
         return shard_entry((self.digest, self.n_bytes), self.whole)
+
+    def awaits_before(self, unit: int) -> bool:
+        """Return whether an order for an earlier unit is pending that is not answered yet."""
+        return any(
+            state is self and u is not None and self.done <= u < unit
+            for sent in self.pending.values()
+            for state, u in sent.orders
+            if self.shard in sent.wanted
+        )
 
     def fail(self, answer: Answer, limits: Limits) -> bool:
         """Record a failure and when to retry; return whether the run must give up.
@@ -103,7 +113,7 @@ class ShardState:
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class SentBundle:
     """Orders sent to one worker together."""
 
@@ -112,13 +122,42 @@ class SentBundle:
     orders: list[tuple[ShardState, int | None]]  # shard and unit of each; no unit for restores
     wanted: set[int]  # shards whose answers count: the orders of others were recalled
     saves: bool = False  # answered when the states are stored, which no thread of the worker does
+    reply: AwaitedReply | None = None  # set when it is sent
 
     @property
     def trains(self) -> bool:
         """Whether these are steps, and not restores."""
         return self.orders[0][1] is not None
 
-    def reply(self, finished: FinishedTask) -> Reply:
+    @property
+    def is_apart(self) -> bool:
+        """Whether it is to be answered for itself."""
+        return any(unit is None or unit < state.apart for state, unit in self.orders)
+
+
+@dataclass(eq=False)
+class AwaitedReply:
+    """The reply to one bundle, or to bundles of several workers, joined there."""
+
+    key: str  # of the Dask task that returns it
+    bundles: list[SentBundle]
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether several workers have to answer first."""
+        return len(self.bundles) > 1
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether an answer in it counts."""
+        return any(sent.wanted for sent in self.bundles)
+
+    @property
+    def orders(self) -> list[tuple[ShardState, int | None]]:
+        """Shard and unit of each order."""
+        return [order for sent in self.bundles for order in sent.orders]
+
+    def of(self, finished: FinishedTask) -> Reply:
         """Return the answer to each order, with status `GONE` where there is none."""
         if finished.error is None:
             return finished.result

@@ -1,40 +1,149 @@
-"""Forecasts of the shards of one worker, added there: one array goes to the coordinator.
+"""Forecasts of shards, added where they are: few arrays go to the coordinator.
+
+A worker adds those of its own shards. Where there are many workers, the replies of up to `FAN_IN`
+of them are joined by a Dask task on one of them, and the joined ones in the same manner: the last
+alone passes scheduler and coordinator, whose price of a forecast would else grow with the workers.
+
+Dask tasks carry it, and not handlers of the workers that send sums to each other, as Dask's shuffle
+does: transfers, memory and the death of whoever adds are then Dask's, which makes a sum again from
+summands that are kept until it is there. What tasks cost the scheduler is a price of an order, and
+orders have as many units as make that small.
 
 Relies on sums that are the same to the last bit in whatever order they are added
-(:mod:`dmondrian.ensemble.sums`). Promises not to change the answers that shards keep for orders
-that are repeated.
+(:mod:`dmondrian.ensemble.sums`), so that no run has to know of the tree. Promises not to change
+the answers that shards keep for orders that are repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from dmondrian.distributed.worker.messages import OK, AddedForecasts, Answer, Reply, Step
-from dmondrian.prequential.forecasts import added
+from dmondrian.distributed.worker.messages import (
+    OK,
+    AddedForecasts,
+    Answer,
+    BlockAnswer,
+    BlockSums,
+    Reply,
+    Step,
+)
+from dmondrian.drift.guard import UNIT, Shares
+from dmondrian.prequential.forecasts import RunningSum
+from dmondrian.prequential.stream_sample import Sampled
+
+FAN_IN = 16
+"""Replies that one task joins."""
 
 
-def add_forecasts(orders: Sequence[Step], answers: Sequence[Answer]) -> Reply:
+class RunningBlockSums:
+    """What shards that come one after the other forecast of consecutive rows, added up.
+
+    Takes the memory of one shard's forecasts, see :class:`RunningSum`.
+    """
+
+    def __init__(self) -> None:
+        self._total: RunningSum | None = None
+        self.sampled: Sampled | None = None
+        self.shares: Shares | None = None
+        self.ages: dict[int, dict[int, Any]] = {}
+
+    def add(self, part: BlockSums) -> None:
+        """Add forecasts of other shards, which are not changed."""
+        if part.total is not None:
+            self._total = self._total or RunningSum()
+            self._total.add(part.total)
+        if part.sampled is not None:
+            if self.sampled is None:
+                self.sampled = part.sampled._replace(sums=part.sampled.sums.copy())
+            else:
+                self.sampled.sums[:] += part.sampled.sums
+        if part.shares is not None:
+            self.shares = {} if self.shares is None else self.shares
+            for key, whole in part.shares.items():
+                if key not in self.shares:
+                    self.shares[key] = whole.copy()
+                elif key != UNIT:  # which all know alike
+                    self.shares[key] += whole
+        self.ages |= part.ages
+
+    @property
+    def total(self) -> Any:
+        """Summed forecasts, None if there are none."""
+        return None if self._total is None else self._total.whole
+
+    def sums(self) -> BlockSums:
+        """Return what was added."""
+        return BlockSums(self.total, self.sampled, self.shares, self.ages)
+
+
+def sums_of(shard: int, block: BlockAnswer) -> BlockSums:
+    """Return what one shard forecast."""
+    return BlockSums(
+        block.total, block.sampled, block.shares, {shard: block.ages} if block.ages else {}
+    )
+
+
+def without_forecasts(answer: Answer) -> Answer:
+    """Return an answer without what is in sums."""
+    blocks = [
+        replace(block, total=None, sampled=None, shares=None, ages={}) for block in answer.blocks
+    ]
+    return replace(answer, blocks=blocks)
+
+
+def add_forecasts(orders: Sequence[Step], answers: Sequence[Answer], least: int = 2) -> Reply:
     """Return answers with the forecasts of the same rows added over shards.
 
     Only forecasts that were asked for and whose order was carried out are among the sums. Those of
-    a row that one shard alone forecast stay in its answer.
+    a row that fewer shards than ``least`` forecast stay in their answers.
     """
     by_rows: dict[tuple[int, int], list[int]] = {}
     for place, (order, answer) in enumerate(zip(orders, answers, strict=True)):
         if (
             answer.status == OK
             and order.forecasts
-            and all(b.total is not None for b in answer.blocks)
+            and all(block.has_forecasts for block in answer.blocks)
         ):
             by_rows.setdefault((order.start, order.stop), []).append(place)
     reply = Reply(list(answers))
-    for places in by_rows.values():
-        if len(places) > 1:
-            by_block = zip(*(answers[place].blocks for place in places), strict=True)
-            totals = [added([b.total for b in some if b.total is not None]) for some in by_block]
-            reply.added.append(AddedForecasts(places, totals))
+    for (start, stop), places in by_rows.items():
+        if len(places) >= least:
+            of_shards = [[sums_of(answers[p].shard, b) for b in answers[p].blocks] for p in places]
+            reply.added.append(AddedForecasts(start, stop, places, _added(of_shards)))
             for place in places:
-                blocks = [replace(block, total=None) for block in answers[place].blocks]
-                reply.answers[place] = replace(answers[place], blocks=blocks)
+                reply.answers[place] = without_forecasts(answers[place])
     return reply
+
+
+def join_replies(replies: Sequence[Reply]) -> Reply:
+    """Task: return replies to several bundles as one, with the forecasts of the same rows added.
+
+    Answers, and the places of orders, are in the order of the bundles.
+    """
+    whole = Reply([])
+    by_rows: dict[tuple[int, int], list[AddedForecasts]] = {}
+    for reply in replies:
+        first = len(whole.answers)
+        whole.answers += reply.answers
+        for some in reply.added:
+            moved = replace(some, orders=[first + place for place in some.orders])
+            by_rows.setdefault((some.start, some.stop), []).append(moved)
+    for (start, stop), parts in by_rows.items():
+        orders = [place for part in parts for place in part.orders]
+        sums = _added([part.sums for part in parts])
+        whole.added.append(AddedForecasts(start, stop, orders, sums))
+    return whole
+
+
+def _added(parts: Sequence[Sequence[BlockSums]]) -> list[BlockSums]:
+    """Return the sums of each block of a unit over disjoint sets of shards."""
+    return [_added_block(some) for some in zip(*parts, strict=True)]
+
+
+def _added_block(parts: Iterable[BlockSums]) -> BlockSums:
+    running = RunningBlockSums()
+    for part in parts:
+        running.add(part)
+    return running.sums()

@@ -74,6 +74,7 @@ class Bundle(Generic[_Orders]):
     attempt: str
     address: str
     orders: tuple[_Orders, ...]  # for each shard in stream order
+    adds: bool = False  # its forecasts are added to those of other workers
 
 
 @dataclass
@@ -81,8 +82,8 @@ class BlockAnswer:
     """A shard's results for consecutive rows of one chunk."""
 
     start: int  # position of the first row
-    # forecasts [n, K] summed over the shard's trees; None also where they are in `AddedForecasts`
-    total: Summed | None = None
+    # What is forecast is None also where it is in `AddedForecasts`.
+    total: Summed | None = None  # forecasts [n, K] summed over the shard's trees
     sampled: Sampled | None = None  # forecasts of a sample of rows, summed as integers
     y: np.ndarray | None = None  # float64 [n]
     weight: np.ndarray | None = None  # float64 [n]
@@ -132,16 +133,29 @@ class Answer:
 
 
 @dataclass
+class BlockSums:
+    """What some shards forecast of consecutive rows, added up; None for what was not asked for."""
+
+    total: Summed | None = None
+    sampled: Sampled | None = None
+    shares: Shares | None = None
+    # by shard: see `BlockAnswer`; they are not added
+    ages: dict[int, dict[int, np.ndarray]] = field(default_factory=dict)
+
+
+@dataclass
 class AddedForecasts:
     """Forecasts of a unit's rows, summed over the trees of some shards."""
 
-    orders: list[int]  # places in the bundle of the orders whose answers they are left out of
-    totals: list[Summed]  # of each block of the unit
+    start: int  # position of the unit's first row
+    stop: int
+    orders: list[int]  # places in the reply of the answers that they are left out of
+    sums: list[BlockSums]  # of each block of the unit
 
 
 @dataclass
 class Reply:
-    """Results of a bundle."""
+    """Results of a bundle, or of several."""
 
     answers: list[Answer]  # of each order
     added: list[AddedForecasts] = field(default_factory=list)

@@ -299,6 +299,12 @@ def step(bundle: Bundle[Step]) -> Reply:
     held = registry.find(bundle)
     if held is None:
         return _same(LOST, bundle, address)
+    if bundle.adds:
+        # The queue sees to it that no more steps run than there are threads: the tasks that add
+        # what others forecast are not to wait for these steps.
+        secede()
+        answers = held.queue.run(bundle.orders, n_threads, PATIENCE)
+        return add_forecasts(bundle.orders, answers, least=1)
     # While states are stored, the thread of this task is free for the next one.
     answers = held.queue.run(bundle.orders, n_threads, PATIENCE, secede)
     return add_forecasts(bundle.orders, answers)

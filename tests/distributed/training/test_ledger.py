@@ -9,7 +9,7 @@ import numpy as np
 
 from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.distributed.training.ledger import Ledger
-from dmondrian.distributed.worker.messages import OK, Answer, BlockAnswer
+from dmondrian.distributed.worker.messages import OK, Answer, BlockAnswer, BlockSums
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.pairwise import partial_sums
@@ -79,8 +79,10 @@ def test_forecasts_may_come_added_over_any_shards_that_have_none_yet() -> None:
                 some = {int(n) for n in rng.permutation(SHARDS)[: rng.integers(1, SHARDS + 1)]}
                 before = {n for n in range(SHARDS) if ledger.has_forecasts(n, unit.index)}
                 by_block = zip(*(made[n, unit.index].blocks for n in some), strict=True)
-                totals = [added([b.total for b in blocks if b.total]) for blocks in by_block]
-                missing = ledger.take_forecasts(unit.index, some, totals)
+                sums = [
+                    BlockSums(added([b.total for b in blocks if b.total])) for blocks in by_block
+                ]
+                missing = ledger.take_forecasts(unit.index, some, sums)
                 assert missing == (some - before if some & before else set())
                 kinds.add((bool(some & before), bool(missing)))
         for shard, unit in itertools.product(range(SHARDS), UNITS):
@@ -107,8 +109,8 @@ def test_forecasts_are_added_as_they_come() -> None:
     kept = [block for answer in ledger._answers[0].values() for block in answer.blocks]
     assert len(kept) == n
     assert not any(block.total is not None for block in kept)
-    (whole,) = ledger._forecasts[0].totals
-    np.testing.assert_array_equal(whole.whole, totals.sum(axis=0))
+    (whole,) = ledger._forecasts[0].sums
+    np.testing.assert_array_equal(whole.total, totals.sum(axis=0))
     ledger.settle()
     assert ledger.metrics()["progressive"]["rows"] == 50
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dmondrian.distributed.training.order_sizes import (
     ORDER_BYTES,
+    ORDER_SECONDS,
     ORDERS_PER_SECOND,
     WINDOW_BYTES,
     OrderSizes,
 )
 from dmondrian.distributed.training.shard_state import Limits
+from dmondrian.distributed.training.sum_tree import LEAST
 from dmondrian.distributed.worker.messages import FAILED, OK, Answer
 
 
@@ -64,7 +66,23 @@ def test_the_window_is_wide_where_units_are_short_and_small() -> None:
     large = OrderSizes(WINDOW_BYTES // (8 * 6))
     large.note([answer(0.0001)])
     assert large.window("a", 8, 1, 2, limits) == 6
-    assert large.window("a", 1, 1, 2, limits) == limits.widest  # whatever shards others hold
+    assert large.window("a", 1, 1, 2, limits) == 48  # whatever shards others hold
     assert large.window("a", 80, 1, 2, limits) == limits.window
     asked = Limits(window=2, widest=2)
     assert sizes.window("a", 8, 1, 2, asked) == large.window("a", 8, 1, 2, asked) == 2
+
+
+def test_many_workers_are_sent_the_same_number_of_steps() -> None:
+    sizes = OrderSizes(0)
+    seconds = {f"w{i}": 0.1 * (i + 1) for i in range(LEAST + 1)}
+    sizes.note([answer(its, worker) for worker, its in seconds.items()])
+    few = [sizes.steps(worker, False, 1, LEAST - 1) for worker in seconds]
+    assert few == [int(ORDER_SECONDS / its) for its in seconds.values()]
+    median = sorted(seconds.values())[LEAST // 2]
+    many = {sizes.steps(worker, False, 1, LEAST) for worker in [*seconds, "new"]}
+    assert many == {int(ORDER_SECONDS / median)}
+    assert {sizes.steps(worker, True, 2, LEAST) for worker in seconds} == {2 * min(many)}
+    limits = Limits()
+    assert {sizes.window(worker, 1, 1, LEAST, limits) for worker in seconds} == {limits.window}
+    sizes.note([answer(0.0, worker) for worker in seconds])  # of half the time at most
+    assert sizes.steps("new", False, 1, LEAST) == int(ORDER_SECONDS / (median / 2.0))

@@ -209,8 +209,8 @@ def test_orders_of_a_bundle_are_answered_each_for_itself(worker: Worker) -> None
     assert [some.orders for some in reply.added] == [[1, 2], [5, 6]]  # of those that learned
     for unit, some in enumerate(reply.added):
         by_block = zip(alone[1][unit].blocks, alone[2][unit].blocks, strict=True)
-        for total, (a, b) in zip(some.totals, by_block, strict=True):
-            assert np.array_equal(total, a.total + b.total)
+        for sums, (a, b) in zip(some.sums, by_block, strict=True):
+            assert np.array_equal(sums.total, a.total + b.total)
     again = worker.step(1, shard=1)  # a shard keeps its own
     for a, b in zip(again.blocks, alone[1][1].blocks, strict=True):
         assert np.array_equal(a.total, b.total)
