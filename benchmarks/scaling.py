@@ -4,8 +4,11 @@ Workers are `distributed.Worker` objects, many to a process, in processes of the
 scheduler and, in this one, the coordinator. Trees are small and steps are of a few rows, so that
 messages are what is measured. Each case is trained twice, with few units and with many: processor
 seconds of the difference, by the steps of shards in it, are free of start and end. By the clock
-nothing is measured: many workers on few cores wait for each other. With ``--trees`` and more rows
-a step, the cost of more shards for the same trees is what is measured, that of workers included.
+nothing is measured: many workers on few cores wait for each other. What workers without a run cost
+a second (heartbeats) is measured before, and its part of this time is left out in one column. With
+``--trees`` and more rows a step, the cost of more shards for the same trees is what is measured,
+that of workers included. ``DMONDRIAN_WITHOUT=sum_tree`` sends each worker's reply to the
+coordinator.
 
     python -m benchmarks.scaling [--workers 16 64] [--shards 64]
 """
@@ -32,14 +35,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from distributed import Client, Scheduler, Worker
 
-from benchmarks.pages import Figure, Number, Page, publish, single
+from benchmarks.pages import Figure, Number, Page, publish, runs_of, single
 from benchmarks.records import RESULTS, Records, table
 from dmondrian import AMFClassifier
+from dmondrian._numba.mechanisms import left_out
 from dmondrian.checkpoint import Run
 from dmondrian.data import Plan
 from dmondrian.distributed import train
 from dmondrian.distributed.cluster.client import CONFIG
 from dmondrian.distributed.training.attempt import Attempt, attempt_options
+from dmondrian.distributed.training.coordinator import Coordinator
+from dmondrian.distributed.worker.tasks import step
 
 CLASSES = 7
 PER_PROCESS = 64  # workers of one process
@@ -68,7 +74,9 @@ def work(address: str, n_workers: int) -> None:
         await asyncio.gather(*workers)
         await asyncio.gather(*(worker.finished() for worker in workers))
 
-    asyncio.run(run())
+    # At the end of a run each would go through the objects of all.
+    with mock.patch("dmondrian.distributed.worker.tasks.free_memory"):
+        asyncio.run(run())
 
 
 @contextmanager
@@ -119,9 +127,22 @@ def write_rows(path: Path, n_rows: int) -> Path:
 
 def measure(
     client: Client, processes: list[psutil.Process], data: Path, n_shards: int, args: Any
-) -> tuple[int, np.ndarray]:
-    """Train once; return units, and processor seconds of coordinator, scheduler and workers."""
-    with tempfile.TemporaryDirectory() as run:
+) -> np.ndarray:
+    """Train once; return units, orders of steps, seconds by the clock, and processor seconds.
+
+    These are of coordinator, scheduler and workers.
+    """
+    submit, n_orders = Coordinator._submit, 0
+
+    def count(self: Coordinator, task: Any, *about: Any) -> None:
+        nonlocal n_orders
+        n_orders += task is step
+        submit(self, task, *about)
+
+    with (
+        tempfile.TemporaryDirectory() as run,
+        mock.patch.object(Coordinator, "_submit", count),
+    ):
         estimator = AMFClassifier(
             args.trees or n_shards,
             alpha=0.01,
@@ -129,16 +150,23 @@ def measure(
             feature_scales=None,
             random_state=7,
         )  # fmt: skip
-        before = seconds_of(processes)
+        before, began = seconds_of(processes), time.monotonic()
         train(
             estimator, data, target="y", run=run, client=client, n_shards=n_shards,
             checkpoint_every=None, window=args.window,
         )  # fmt: skip
-        spent = seconds_of(processes) - before
+        spent, clock = seconds_of(processes) - before, time.monotonic() - began
         opened = Run.open(run)
         plan = Plan.from_parquet(opened.stream.read())
         units = Attempt(opened, plan, attempt_options(None, args.window, None)).units
-    return len(units), spent
+    return np.array([len(units), n_orders, clock, *spent])
+
+
+def idle(processes: list[psutil.Process], seconds: float) -> np.ndarray:
+    """Return the processor seconds a second of coordinator, scheduler and workers without a run."""
+    before, began = seconds_of(processes), time.monotonic()
+    time.sleep(seconds)
+    return (seconds_of(processes) - before) / (time.monotonic() - began)
 
 
 def seconds_of(processes: list[psutil.Process]) -> np.ndarray:
@@ -156,14 +184,19 @@ def case(args: argparse.Namespace, n_workers: int, n_shards: int, folder: Path) 
         cluster(n_workers, folder) as (client, processes),
     ):
         measure(client, processes, few, n_shards, args)  # starts all that is to start
+        resting = idle(processes, args.idle)
         a = measure(client, processes, few, n_shards, args)
         b = measure(client, processes, many, n_shards, args)
         files = processes[0].num_fds()
-    coordinator, scheduler, workers = (1e6 * (b[1] - a[1]) / ((b[0] - a[0]) * n_shards)).tolist()
+    n_units, n_orders, clock, *spent = b - a
+    n_steps = n_units * n_shards
+    coordinator, scheduler, workers = (1e6 * np.array(spent) / n_steps).tolist()
+    beside = (1e6 * clock * resting / n_steps).tolist()
     return {
         "orders": args.orders, "workers": n_workers, "shards": n_shards, "window": args.window,
         "trees": args.trees or n_shards, "unit_rows": args.unit_rows,
-        "units": [a[0], b[0]], "scheduler_files": files, "load": os.getloadavg()[0],
+        "units": [int(a[0]), int(b[0])], "idle": beside[:2],
+        "steps_of_order": n_steps / n_orders, "scheduler_files": files, "load": os.getloadavg()[0],
         "coordinator": coordinator, "scheduler": scheduler, "of_workers": workers,
     }  # fmt: skip
 
@@ -175,6 +208,8 @@ def report(records: Records) -> str:
             r["orders"], r["workers"], r["trees"], r["shards"], r["unit_rows"],
             f"{r['scheduler']:.0f}", f"{r['coordinator']:.0f}",
             f"{r['scheduler'] + r['coordinator']:.0f}",
+            f"{r['scheduler'] + r['coordinator'] - sum(r['idle']):.0f}" if "idle" in r else "-",
+            f"{r['steps_of_order']:.1f}" if "idle" in r else "-",
             r["scheduler_files"], f"{r['load']:.1f}", records.cpu(r),
         ]
         for r in records
@@ -182,19 +217,40 @@ def report(records: Records) -> str:
     what = "Microseconds of processor time a shard and step.\n\n"
     return what + table(
         ["orders", "workers", "trees", "shards", "rows a step", "scheduler", "coordinator", "both",
-         "scheduler's open files", "load", "machine"], rows,
+         "without heartbeats", "steps of an order", "scheduler's open files", "load", "machine"],
+        rows,
     )  # fmt: skip
 
 
-def both(orders: str) -> Figure:
-    """Return what finds the price of a step in microseconds, of most shards on few workers."""
+def pair(records: Records, many_rows: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the records of most workers that were measured both ways: joined, and bundles."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for kind in ("joined", "bundles"):
+        own = [r for r in records.where(orders=kind, window=None) if "idle" in r]
+        found[kind] = {r["workers"]: r for r in own if (r["unit_rows"] > 100) == many_rows}
+    most = max(found["joined"].keys() & found["bundles"].keys(), default=None)
+    if most is None:
+        raise LookupError("no number of workers was measured both ways")
+    return found["joined"][most], found["bundles"][most]
+
+
+def price(which: int, without_heartbeats: bool = False) -> Figure:
+    """Return what finds the price of a step in microseconds, of most workers: joined, or not."""
 
     def find(records: Records) -> Number:
-        found = records.where(orders=orders, unit_rows=100)
-        record = max(found, key=lambda one: (one["shards"], -one["workers"]))
-        return single(record["scheduler"] + record["coordinator"], ".0f", record)
+        record = pair(records, many_rows=False)[which]
+        beside = sum(record["idle"]) if without_heartbeats else 0.0
+        return single(record["scheduler"] + record["coordinator"] - beside, ".0f", record)
 
     return find
+
+
+def of_a_row(records: Records) -> Number:
+    """Return the nanoseconds that a worker's forecasts of a row cost where they are not joined."""
+    joined, apart = pair(records, many_rows=True)
+    both = [r["scheduler"] + r["coordinator"] - sum(r["idle"]) for r in (joined, apart)]
+    value = 1000.0 * (both[1] - both[0]) / apart["unit_rows"]
+    return Number(f"{value:.0f}", "", runs_of([joined, apart]))
 
 
 PAGE = Page(
@@ -202,11 +258,17 @@ PAGE = Page(
     question="What does a step of a shard cost scheduler and coordinator?",
     identity=("orders", "workers", "trees", "shards", "unit_rows", "window", "cpu"),
     body=report,
-    numbers={"one": both("one a step"), "bundles": both("bundles")},
+    numbers={
+        "joined": price(0),
+        "joined_alone": price(0, without_heartbeats=True),
+        "bundles": price(1),
+        "row": of_a_row,
+    },
     sentences=(
-        "With the most shards on the fewest workers a step costs {bundles} us of both; {one} when"
-        " each step was an order of its own.",
-        "Steps are of a hundred rows: the price of forecasts, which is one a row, is hardly in it.",
+        "With most workers a step costs {joined} us of both, {joined_alone} without as many"
+        " heartbeats as idle workers send; {bundles} where each reply goes to the coordinator.",
+        "Steps are of few rows, without the price of forecasts; with many rows it is {row} ns for"
+        " each row and worker where replies are not joined, and otherwise next to nothing.",
         "`load` is the mean number of processes that wanted a processor in the last minute: the"
         " greater it is, the more processor time the same work takes.",
     ),
@@ -223,7 +285,9 @@ def main() -> None:
     parser.add_argument("--trees", type=int, default=0, help="0: one a shard")
     parser.add_argument("--unit-rows", type=int, default=100)
     parser.add_argument("--window", type=int, help="by default as in runs")
-    parser.add_argument("--orders", default="bundles", help="what is measured, for the table")
+    parser.add_argument("--idle", type=float, default=10.0, help="seconds to measure idle workers")
+    joined = "bundles" if "sum_tree" in left_out() else "joined"
+    parser.add_argument("--orders", default=joined, help="what is measured, for the table")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=RESULTS / "scaling.json")

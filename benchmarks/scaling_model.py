@@ -1,15 +1,18 @@
 """How far does the design scale? A discrete-event model of a run on 10 to 10,000 workers.
 
-Workers take units of the stream in order, not more than `window` units ahead of the last one that
+Workers take units of the stream in order, not more than some units ahead of the last one that
 all have answered for; each learns its trees (one shard a worker) while it reads the next block;
-answers queue for one coordinator, which costs seconds an order and, with forecasts, seconds a row;
-blobs go up at each checkpoint; workers differ by chance, and fail by chance, whereupon the stream
-waits for a restore and a replay.
+answers queue for one coordinator, which costs seconds an order, seconds a step of it and, with
+forecasts, seconds a row; blobs go up at each checkpoint; workers differ by chance, and fail by
+chance, whereupon the stream waits for a restore and a replay. Where replies are joined, a row of
+forecasts costs the coordinator once, and each worker that sends it on. Orders have as many units as
+:mod:`dmondrian.distributed.training.order_sizes` gives them.
 
-The costs are those that `benchmarks.recovery` measured (``results/recovery.json``); what it cannot
-measure on one machine (the store's and a worker's bandwidth, how often workers fail, their
-spread) is an argument below. The model has no network between workers and coordinator, and adds
-the scheduler's work to the coordinator's, because both were measured as one process.
+The costs are those that `benchmarks.recovery` measured (``results/recovery.json``), and of orders
+and steps those of `benchmarks.scaling`; what they cannot measure on one machine (the store's and a
+worker's bandwidth, how often workers fail, their spread) is an argument below. The model has no
+network between workers and coordinator, and adds the scheduler's work to the coordinator's, as if
+one processor did both.
 
     python -m benchmarks.scaling_model [--plot scaling.png]
 """
@@ -27,10 +30,19 @@ import numpy as np
 
 from benchmarks.pages import Figure, Page, publish, single
 from benchmarks.records import RESULTS, Records, table
+from dmondrian.distributed.training.order_sizes import (
+    ORDER_BYTES,
+    ORDER_SECONDS,
+    ORDERS_PER_SECOND,
+    WINDOW_BYTES,
+)
+from dmondrian.distributed.training.shard_state import Limits
+from dmondrian.distributed.training.sum_tree import LEAST
 
-# Seconds a row of forecasts: seven float64, copied three times at a gigabyte a second. The
+CLASSES = 7
+# Seconds a row of forecasts: a float64 a class, copied three times at a gigabyte a second. The
 # difference of two runs can be below its noise.
-FORECAST_FLOOR = 3 * 7 * 8 / 1e9
+FORECAST_FLOOR = 3 * CLASSES * 8 / 1e9
 SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
 
 
@@ -39,7 +51,8 @@ class Costs:
     """What a run is made of; seconds and bytes."""
 
     learn: float  # seconds a row and tree, forecast included
-    order: float  # seconds of the coordinator an order
+    order: float  # seconds of the coordinator an order, beside its steps
+    step: float  # seconds of the coordinator a step of an order
     forecast: float  # seconds of the coordinator a row of an order's forecasts
     recover: float  # seconds from a kill to the stream going on, without the replay
     row_bytes: float  # of the Parquet files
@@ -48,17 +61,16 @@ class Costs:
     trees: int = 10_000
     unit: int = 65_536  # rows of a step
     interval: int = 500_000  # rows between checkpoints
-    window: int = 4
     spread: float = 0.1  # of the logarithm of a step's seconds
     store: float = 50e9  # bytes a second of the store, all workers together
     link: float = 0.3e9  # bytes a second of one worker
     failure: float = 1000 * 3600.0  # seconds between two failures of one worker
     forecasts: bool = True
-    fan_in: int = 1  # workers whose forecasts are added before the coordinator sees them
+    joined: bool = True  # replies are joined on workers
 
 
-def calibrated(path: Path) -> Costs:
-    """Return the costs of a measurement."""
+def calibrated(path: Path, of_orders: Path, joined: bool = True) -> Costs:
+    """Return the costs of measurements."""
     parts: dict[str, Any] = {}
     for record in json.loads(path.read_text())["records"]:
         parts.setdefault(record["part"], record)
@@ -70,16 +82,41 @@ def calibrated(path: Path) -> Costs:
     found, *_ = np.linalg.lstsq(columns, seconds, rcond=None)
     replay = np.mean(kill["replayed"]) / (kill["rows_per_second"] * 6)
     n_learned = orders["rows"] * orders["trees"]
+    order, step = price_of_orders(of_orders, joined)
     return Costs(
         learn=float(np.median([t[1] for run in one["apart"] for t in run]))
         * one["workers"]
         / (one["rows"] * one["trees"]),
-        order=max(float(found[1]), 1e-4),
+        order=order,
+        step=step,
         forecast=max(float(found[2]), FORECAST_FLOOR),
         recover=max(float(np.median(kill["passed"]) - replay), 0.5),
         row_bytes=orders["data_bytes"] / orders["rows"],
         tree_bytes=orders["blob_bytes"] / n_learned,
+        joined=joined,
     )
+
+
+def price_of_orders(path: Path, joined: bool) -> tuple[float, float]:
+    """Return seconds of scheduler and coordinator an order, and a step of one.
+
+    Those that least squares find for all numbers of workers, heartbeats included.
+    """
+    kind, columns, seconds = "joined" if joined else "bundles", [], []
+    for r in json.loads(path.read_text())["records"]:
+        if r["orders"] == kind and r["unit_rows"] == 100 and "steps_of_order" in r:
+            columns.append([1.0 / r["steps_of_order"], 1.0])
+            seconds.append(1e-6 * (r["scheduler"] + r["coordinator"]))
+    (order, step), *_ = np.linalg.lstsq(np.array(columns), np.array(seconds), rcond=None)
+    return max(float(order), 1e-4), max(float(step), 1e-5)
+
+
+def units_of_order(costs: Costs, n_workers: int, learn: float) -> int:
+    """Return the units of an order, of which each takes ``learn`` seconds."""
+    unit_bytes = 8 * CLASSES * costs.unit * costs.forecasts
+    by_time = max(ORDER_SECONDS, n_workers / ORDERS_PER_SECOND) / learn
+    by_bytes = min(ORDER_BYTES, WINDOW_BYTES // Limits.depth) // max(1, unit_bytes)
+    return max(1, int(min(by_time, by_bytes, Limits.widest // Limits.depth)))
 
 
 def simulate(costs: Costs, n_workers: int, seed: int = 0) -> dict[str, float]:
@@ -91,7 +128,15 @@ def simulate(costs: Costs, n_workers: int, seed: int = 0) -> dict[str, float]:
     learn = costs.unit * trees * costs.learn
     step = max(learn, costs.unit * costs.row_bytes / speed)
     every = max(1, round(costs.interval / costs.unit))
-    answer = costs.order + costs.forecast * costs.unit * costs.forecasts / costs.fan_in
+    units = units_of_order(costs, n_workers, learn)
+    window = max(Limits.window, Limits.depth * units)
+    rows = costs.unit * costs.forecasts
+    answer = costs.order / units + costs.step
+    if costs.joined and n_workers >= LEAST:
+        answer += costs.forecast * rows / n_workers
+        step += FORECAST_FLOOR * rows
+    else:
+        answer += costs.forecast * rows
     next_unit, answered = np.zeros(n_workers, dtype=int), np.zeros(n_units, dtype=int)
     idle = set(range(n_workers))
     events: list[tuple[float, bool, int, int]] = []  # moment, is it an answer, worker, unit
@@ -101,7 +146,7 @@ def simulate(costs: Costs, n_workers: int, seed: int = 0) -> dict[str, float]:
         """Start a worker's next unit, if the window allows."""
         nonlocal failures
         unit = int(next_unit[worker])
-        if unit >= min(n_units, settled + costs.window):
+        if unit >= min(n_units, settled + window):
             return
         idle.discard(worker)
         seconds = step * chance.lognormal(0.0, costs.spread)
@@ -143,12 +188,13 @@ def simulate(costs: Costs, n_workers: int, seed: int = 0) -> dict[str, float]:
     }
 
 
-def figures_of(costs: Costs) -> dict[str, list[dict[str, float]]]:
+def figures_of(costs: Costs, apart: Costs) -> dict[str, list[dict[str, float]]]:
     """Return all figures by variant."""
     variants = {
         "as it is": costs,
         "no forecasts": replace(costs, forecasts=False),
-        "forecasts added by 32 workers": replace(costs, fan_in=32),
+        "stored at the end": replace(costs, interval=costs.rows),
+        "replies not joined": apart,
     }
     return {
         name: [{"workers": n, **simulate(variant, n)} for n in SIZES]
@@ -176,12 +222,12 @@ def report(records: Records) -> str:
     )
 
 
-def efficiency(workers: int) -> Figure:
-    """Return what finds the efficiency of some workers, as it is."""
+def of(variant: str, workers: int, what: str = "efficiency") -> Figure:
+    """Return what finds a figure of some workers."""
 
     def find(records: Records) -> Any:
-        record = records.only(variant="as it is", workers=workers)
-        return single(record["efficiency"], ".2f", record)
+        record = records.only(variant=variant, workers=workers)
+        return single(record[what], ".2f", record)
 
     return find
 
@@ -191,13 +237,20 @@ PAGE = Page(
     question="How many workers does a single coordinator carry, by a model with measured costs?",
     identity=("variant", "workers"),
     body=report,
-    numbers={"some": efficiency(10), "hundred": efficiency(100), "many": efficiency(300)},
+    numbers={
+        "some": of("as it is", 10),
+        "hundred": of("as it is", 100),
+        "thousand": of("as it is", 1000),
+        "busy": of("as it is", 1000, "coordinator"),
+        "last": of("stored at the end", 1000),
+        "apart": of("replies not joined", 300, "coordinator"),
+    },
     sentences=(
-        "By the model a hundred workers have an efficiency of {hundred}, where few have {some};"
-        " with three hundred, {many}, the coordinator does nearly all that it can, and beyond it"
-        " is saturated.",
-        "Beyond that, use larger steps, or several runs over other trees (`first_tree`) that are"
-        " merged.",
+        "By the model few workers have an efficiency of {some}, a hundred of them {hundred}, a"
+        " thousand {thousand}, with a coordinator that is busy {busy} of the time; it would be"
+        " {apart} with three hundred, and then saturated, were replies not joined.",
+        "What a thousand lose they lose to states that are stored: the run is short, and learning"
+        " waits for them in the model; stored at its end alone, it is {last}.",
     ),
 )
 
@@ -220,11 +273,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--measured", type=Path, default=RESULTS / "recovery.json")
+    parser.add_argument("--orders", type=Path, default=RESULTS / "scaling.json")
     parser.add_argument("--out", type=Path, default=RESULTS / "scaling_model.json")
     parser.add_argument("--plot", type=Path, help="also draw a picture")
     args = parser.parse_args()
-    costs = calibrated(args.measured)
-    figures = figures_of(costs)
+    costs = calibrated(args.measured, args.orders)
+    figures = figures_of(costs, calibrated(args.measured, args.orders, joined=False))
     records = Records(args.out, PAGE.identity, fresh=True)
     records.add({"variant": "costs", "costs": asdict(costs)})
     for variant, found in figures.items():
