@@ -152,6 +152,7 @@ def _job(
         "random_state = 0 # the seed: the same job gives the same forest, byte for byte",
         *_class_weight_lines(plan),
         *_drift_lines(algorithm),
+        *_calibration_lines(algorithm),
         "",
         "[run]",
         f"{_key(path=run)} # checkpoints, and in the end the model",
@@ -167,6 +168,13 @@ def _job(
         f"# {_key(out=run + '-scores')}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _calibration_lines(algorithm: str) -> list[str]:
+    """Return a line on how sure numbers are, of the estimator that learns it in the stream."""
+    if algorithm != "amf-regressor":
+        return []
+    return ['# calibrate = true # scores have "std": how far off a number may be']
 
 
 _REASONS = {

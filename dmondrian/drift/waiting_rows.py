@@ -79,7 +79,7 @@ def known_at_once(n_trained: int) -> str:
         "each of these forecasts knew the label of the row before: rows of a file that is scored "
         "before its labels are known are forecast worse, maybe worse than without drift; for such "
         f"files train with [forest] delay = {delay_for_later(n_trained)}, and the metrics are of "
-        "such forecasts"
+        "such forecasts; which delay is best depends on the stream: try shorter ones, too"
     )
 
 

@@ -91,6 +91,19 @@ def test_the_algorithm_is_that_of_the_target(kind: str, tmp_path: Path) -> None:
     assert made(data, "--target", "y", folder=tmp_path)["forest"]["algorithm"] == wanted
 
 
+def test_how_sure_numbers_are_is_offered_where_it_can_be_learned(tmp_path: Path) -> None:
+    data = written(tmp_path, x=DRAW.random(N), y=DRAW.random(N))
+    line = "# calibrate = true"
+    text, _ = call("init", data, "--target", "y")
+    assert line in text
+    (tmp_path / "job.toml").write_text(text.replace(line, line[2:]))
+    assert read_job(tmp_path / "job.toml").forest["calibrate"] is True
+    assert (
+        line
+        not in call("init", data, "--target", "y", "--algorithm", "mondrian-forest-regressor")[0]
+    )
+
+
 def test_another_algorithm_may_be_asked_for(tmp_path: Path) -> None:
     data = written(tmp_path, x=DRAW.random(N), y=DRAW.integers(0, 5, N))
     reported = made(

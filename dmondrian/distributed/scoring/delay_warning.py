@@ -36,7 +36,7 @@ def warn_of_delay(
     if n_rows <= _CLEARLY * delay:
         return
     better = delay_for_later(n_trained, n_rows)
-    advice = f"with delay = {better}, or without drift"
+    advice = f"with delay = {better}, or without drift, whichever forecasts such a file better"
     if better <= delay:
         advice = "without drift"
         if n_trained < SHARE * LONGEST_ADVISED:
