@@ -361,7 +361,8 @@ def describe_encoding(column: Column) -> str:
     """Return a short description of a column's encoding."""
     null = ", null indicator" if column.has_nulls else ""
     if column.kind == "category":
-        shown = ", ".join(column.levels[:4]) + (", ..." if len(column.levels) > 4 else "")
+        some = (f'"{level}"' if "," in level else level for level in column.levels[:4])
+        shown = ", ".join(some) + (", ..." if len(column.levels) > 4 else "")
         return f"{counted(len(column.levels), 'level')} ({shown}) and other{null}"
     if column.kind == "text":
         longest = column.hashed[1]

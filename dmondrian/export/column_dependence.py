@@ -102,10 +102,8 @@ def dependence_on(
     ParameterError
         The forest is no sum over leaves of its forecasts.
     """
-    if str(estimator.algorithm).startswith("generalized"):
-        raise ParameterError(
-            "the trees of a generalised forest add up on the scale of its loss alone"
-        )
+    if (why := why_no_dependence(estimator.algorithm, estimator.forest_.parameters)) is not None:
+        raise ParameterError(f"there is no partial dependence {why}")
     trees = plain_trees(estimator)
     n_trees = len(trees)
     if is_quick:
@@ -151,6 +149,25 @@ def dependence_on(
     pairs.sort(key=lambda pair: -pair.size)
     not_shown = [column.name for column, _ in chosen if not values_of(column)]
     return Dependences(found, pairs, len(factors), _in_rows(rows) + walked, not_shown)
+
+
+def why_no_dependence(algorithm: Any, parameters: Any) -> str | None:
+    """Return of which forests there is none, and why; None of those that have it."""
+    if parameters.follows_stream:
+        return "for forests that follow the stream: their mixture changes with every row"
+    if parameters.domain == "cube":
+        return (
+            "for forests on the cube: where no row was learned, their cells are drawn for each row "
+            "that is predicted"
+        )
+    if str(algorithm).startswith("generalized"):
+        return "for generalised forests: their trees add up on the scale of the loss alone"
+    if parameters.expected_extension:
+        return (
+            'for predict_extension = "expected": forecasts vary within a leaf, with the distance '
+            "of the row"
+        )
+    return None
 
 
 def _in_rows(rows: RowsRead) -> str:

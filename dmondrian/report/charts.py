@@ -42,6 +42,7 @@ def line_chart(
     log_x: bool = False,
     counts: bool = False,
     ends: tuple[float, float] | None = None,
+    y_ends: tuple[float, float] | None = None,
     places: Sequence[tuple[float, str]] = (),
     y_name: str = "",
     label: str = "",
@@ -63,6 +64,8 @@ def line_chart(
         Whether the vertical axis has whole numbers alone.
     ends : pair of float, optional
         Of both axes, for charts of shares.
+    y_ends : pair of float, optional
+        Of the vertical axis, where charts side by side have one range; values are between them.
     places : sequence of (float, str)
         Places on the horizontal axis to mark, and what they are.
     y_name : str
@@ -78,7 +81,7 @@ def line_chart(
     if not values:
         return Markup()
     xs, ys = [x for x, _ in values], [y for _, y in values] + bands
-    low, high = ends or (0.0 if from_zero else min(ys), max(ys))
+    low, high = ends or y_ends or (0.0 if from_zero else min(ys), max(ys))
     scale_y = _Scale(low, high, HEIGHT - _BOTTOM, _TOP, least_step=1.0 if counts else 0.0)
     x_low, x_high = ends or (min(xs), max(xs))
     scale_x = _Scale(x_low, x_high, _LEFT, WIDTH - _RIGHT, is_log=log_x)
@@ -147,7 +150,7 @@ def histogram_chart(
     scale_x = _Scale(low, high, _LEFT, WIDTH - _RIGHT)
     most = max(share for *_, share in bars)
     scale_y = _Scale(0.0, most, HEIGHT - _BOTTOM, _TOP)
-    parts = [_axes(scale_x, scale_y, x_name, x_format, lambda value: f"{value:.3g}")]
+    parts = [_axes(scale_x, scale_y, x_name, x_format, lambda value: f"{100.0 * value:.3g}%")]
     for start, stop, share in bars:
         left = scale_x(start if math.isfinite(start) else low)
         right = scale_x(stop if math.isfinite(stop) else high)
@@ -208,13 +211,16 @@ def area_chart(
     return _svg("".join(parts), f"shares of {', '.join(names)} against {x_name}")
 
 
-def bar_chart(bars: Sequence[tuple[str, float]], y_format: Format) -> Markup:
-    """Return horizontal bars with their names, the first on top."""
+def bar_chart(bars: Sequence[tuple[str, float]], y_format: Format, most: float = 0.0) -> Markup:
+    """Return horizontal bars with their names, the first on top.
+
+    ``most`` is the value of the longest bar of charts side by side; by default of this chart.
+    """
     if not bars:
         return Markup()
     row, top = 20.0, 4.0
     height = top + row * len(bars)
-    largest = max(value for _, value in bars) or 1.0
+    largest = most or max(value for _, value in bars) or 1.0
     parts = []
     labels = shortened([name for name, _ in bars], 18)
     for i, ((name, value), shown) in enumerate(zip(bars, labels, strict=True)):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -67,6 +67,8 @@ def compare_runs(runs: Sequence[str | PathLike[str]]) -> dict[str, Any]:
             ``name`` (A, B, ...), address, algorithm, target, rows learned and whether it is final.
         ``settings``, ``data``, ``versions``
             By ``key``, those that differ, with their ``values``. Settings are keys of job files.
+            Data are rows and encodings: columns that one run left out by itself and another by its
+            job are no difference.
         ``alike``
             Groups of ``runs`` (names) whose metrics are of the same first ``rows``, forecast
             ``delay`` ahead (None: by a mini-batch of unknown size).
@@ -113,7 +115,7 @@ def compared(facts: Sequence[Facts]) -> dict[str, Any]:
     return {
         "runs": [_about(name, one) for name, one in zip(LETTERS, facts, strict=False)],
         "settings": sorted(_differences([_settings(one) for one in facts]), key=_place),
-        "data": [*_differences([_data(one) for one in facts]), *_columns(facts)],
+        "data": [*_differences([_data(one) for one in facts]), *_rows(facts), *_columns(facts)],
         "versions": _differences([one.run_json.get("created_by") or {} for one in facts]),
         "alike": [
             {
@@ -196,7 +198,6 @@ def _data(facts: Facts) -> dict[str, Any]:
         "rows of the stream": None if plan is None else plan.n_rows,
         "rows learned": 0 if manifest is None else manifest.position - facts.n_waiting,
         "rows that wait for their labels": facts.n_waiting,
-        "plan": None if plan is None or manifest is None else plan.digest_at(manifest.position),
         "classes": facts.run_json.get("classes"),
     }
     if schema is not None:
@@ -206,13 +207,50 @@ def _data(facts: Facts) -> dict[str, Any]:
     return found
 
 
+def _rows(facts: Sequence[Facts]) -> list[dict[str, Any]]:
+    """Return a row of how many first rows are those of the first run, unless all of each are.
+
+    Digests of plans would not do: they have the reasons why columns are left out.
+    """
+    ends = [0 if one.manifest is None else one.manifest.position for one in facts]
+    first = next((k for k, one in enumerate(facts) if one.plan is not None), None)
+    if first is None:
+        return []
+    plan, values, are_all = facts[first].plan, [], True
+    assert plan is not None
+    for one, end in zip(facts, ends, strict=True):
+        wanted = min(end, ends[first])
+        rows = None if one.plan is None else min(common_rows(plan, one.plan), wanted)
+        are_all = are_all and rows == wanted
+        values.append(rows)
+    return (
+        [] if are_all else [{"key": f"first rows as those of {LETTERS[first]}", "values": values}]
+    )
+
+
 def _columns(facts: Sequence[Facts]) -> list[dict[str, Any]]:
     """Return rows of columns that not all runs use, or that they encode in other ways."""
-    if any(one.schema is None for one in facts):
+    by_name = [
+        {c.name: replace(c, type="") for c in one.schema.columns}
+        for one in facts
+        if one.schema is not None
+    ]
+    if len(by_name) < len(facts):
         return []
-    by_name = [{c.name: c for c in one.schema.columns} for one in facts if one.schema is not None]
-    rows = _differences([{name: _encoding(c) for name, c in own.items()} for own in by_name])
-    return [{**row, "key": f"column {row['key']}"} for row in rows]
+    rows = []
+    for row in _differences(by_name):
+        texts = [None if column is None else _encoding(column) for column in row["values"]]
+        full = [None if c is None else describe_encoding(c) for c in row["values"]]
+        if len(set(texts)) == 1 < len(set(full)):
+            texts = full
+        elif len(set(texts)) == 1:  # levels beyond the first, or last digits
+            alike = [column == row["values"][0] for column in row["values"]]
+            texts = [text if own else f"{text}, not as of {LETTERS[0]}"
+                     for text, own in zip(texts, alike, strict=True)]  # fmt: skip
+        rows.append({"key": f"column {row['key']}", "values": texts})
+    names = [[name for name in own if all(name in other for other in by_name)] for own in by_name]
+    orders = _differences([{"order of the columns": own} for own in names])
+    return rows + orders
 
 
 def _encoding(column: Column) -> str:

@@ -97,13 +97,13 @@ def _curves(facts: Sequence[Facts]) -> list[Figure]:
 
 
 def _growth(facts: Sequence[Facts]) -> list[Figure]:
-    """Draw the nodes at checkpoints of all runs."""
+    """Draw the nodes at checkpoints of all runs, unless none has a second one."""
     lines = [
         Line(name, [(float(rows), float(nodes)) for rows, nodes, _ in one.growth])
         for name, one in zip(LETTERS[:_DRAWN], facts, strict=False)
         if one.growth
     ]
-    if not lines:
+    if all(len(line.points) < 2 for line in lines):
         return []
     chart = line_chart(lines, "rows learned", short, short, from_zero=True, y_name="nodes")
     return [Figure("Nodes at checkpoints", chart, tuple(line.name for line in lines))]

@@ -48,7 +48,7 @@ def tables_of(found: Mapping[str, Any]) -> list[Table]:
         Table(title, keys, *_differing(found[part], form), none=none)
         for title, part, form, none in (
             ("Settings that differ", "settings", _as_toml, "no key of a job file differs"),
-            ("Data that differ", "data", _as_text, "rows, plan and columns are the same"),
+            ("Data that differ", "data", _as_text, _same_data(found)),
             ("Versions that differ", "versions", _as_text, "the versions are the same"),
         )
     ]
@@ -62,6 +62,13 @@ def tables_of(found: Mapping[str, Any]) -> list[Table]:
     ]  # fmt: skip
 
 
+def _same_data(found: Mapping[str, Any]) -> str:
+    """Return what is the same where no data differ."""
+    named = any(row["key"] in ("data.exclude", "data.include") for row in found["settings"])
+    others = "; the jobs name other columns to leave out" if named else ""
+    return f"rows and columns are the same{others}"
+
+
 def _run(one: Mapping[str, Any]) -> tuple[str, ...]:
     unfinished = "" if one["final"] else " (unfinished)"
     return one["name"], str(one["algorithm"]), f"{one['rows']:,}{unfinished}", one["run"]
@@ -72,9 +79,26 @@ def _differing(
 ) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
     n_more = len(rows) - _SHOWN_ROWS
     more = (f"and {counted(n_more, 'more difference')}",) if n_more > 0 else ()
-    shown = [(row["key"], *(_cut(form(value)) for value in row["values"]))
-             for row in rows[:_SHOWN_ROWS]]  # fmt: skip
-    return shown, more
+    return [_row(row, form) for row in rows[:_SHOWN_ROWS]], more
+
+
+def _row(row: Mapping[str, Any], form: Callable[[Any], str]) -> tuple[str, ...]:
+    """Return a row of a table: numbers of four digits, unless values would then look the same."""
+    short = [form(_rounded(value)) for value in row["values"]]
+    full = [form(value) for value in row["values"]]
+    texts = short if len(set(short)) == len(set(full)) else full
+    return row["key"], *map(_cut, texts)
+
+
+def _rounded(value: Any) -> Any:
+    """Return a value whose fractions have four significant digits, lists and mappings of them."""
+    if isinstance(value, Mapping):
+        return {key: _rounded(own) for key, own in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(own) for own in value]
+    if isinstance(value, float) and abs(value) < 1e4:
+        return float(f"{value:.4g}")
+    return value
 
 
 def _as_toml(value: Any) -> str:

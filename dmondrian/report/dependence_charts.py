@@ -71,9 +71,13 @@ def find_dependence(facts: Facts, n_columns: int, *, is_quick: bool = False) -> 
         return _NONE, "there is no checkpoint yet"
     if facts.no_importances is not None:
         return _NONE, f"the columns have no importances: {facts.no_importances}"
+    from dmondrian.ensemble.settings.parameters import ForestParameters
     from dmondrian.estimators.load import load_estimator  # loads Numba
-    from dmondrian.export.column_dependence import dependence_on
+    from dmondrian.export.column_dependence import dependence_on, why_no_dependence
 
+    parameters = ForestParameters.from_json(facts.run_json["parameters"])
+    if (why := why_no_dependence(facts.run_json["algorithm"], parameters)) is not None:
+        return _NONE, why
     names = [name for name, share in facts.importances[:n_columns] if share > 0.0]
     learned = facts.manifest.position
     try:
@@ -102,6 +106,8 @@ def dependence(facts: Facts) -> Markup:
     what = forecast_in_words(classes, places)
     tables: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = []
     figures, missing = [], []
+    shown = [float(value) for one in found for value in one.means[:, places].ravel()]
+    y_ends = min(shown, default=0.0), max(shown, default=0.0)  # one range: sizes can be compared
     for one in found:
         lines = {classes[k] if classes else what: one.means[:, k].tolist() for k in places}
         name = f"{one.column.name}, {one.part}" if one.part else one.column.name
@@ -115,20 +121,30 @@ def dependence(facts: Facts) -> Markup:
                 form(float(one.missing[k])) for k in places
             )  # fmt: skip
             missing.append((one.column.name, means))
-        if one.column.kind != "category" and one.part in ("", "date"):
-            figures.append(_line_figure(one, name, lines, what, form if classes else number))
+        is_boolean = one.column.type == "bool"
+        if one.column.kind != "category" and one.part in ("", "date") and not is_boolean:
+            y_form = form if classes else number
+            figures.append(_line_figure(one, name, lines, what, y_form, y_ends))
             figures += _histogram(one, name)
             continue
         levels = [name_of_value(one.part, each) for each in one.values] if one.part else one.values
+        if is_boolean:
+            levels = [_BOOLEANS[int(value)] for value in one.values]
         if len(places) == 1 and float(one.means[:, places].min()) >= 0.0:
             (values,) = lines.values()
-            figures.append(Figure(name, bar_chart(list(zip(levels, values, strict=True)), form)))
+            chart = bar_chart(list(zip(levels, values, strict=True)), form, y_ends[1])
+            figures.append(Figure(name, chart))
         else:
             rows = [(level, *(form(values[i]) for values in lines.values()))
                     for i, level in enumerate(levels)]  # fmt: skip
             tables.append((name, ("level", *lines), rows))
         if one.column.kind == "category" and one.shares is not None:
             bars = list(zip(one.values, one.shares.tolist(), strict=True))
+            figures.append(Figure(f"{name}: {_OF_ROWS}", bar_chart(bars, percent)))
+        if is_boolean and one.shares is not None:
+            n_false = len(one.shares) // 2  # of the bins, the first of which has all of them
+            sums = [float(part.sum()) for part in (one.shares[:n_false], one.shares[n_false:])]
+            bars = list(zip(_BOOLEANS, sums, strict=True))
             figures.append(Figure(f"{name}: {_OF_ROWS}", bar_chart(bars, percent)))
     together = [
         (
@@ -147,6 +163,7 @@ def dependence(facts: Facts) -> Markup:
 
 
 _OF_ROWS = "shares of rows"
+_BOOLEANS = ("false", "true")
 
 
 def _histogram(one: Dependence, name: str) -> list[Figure]:
@@ -165,6 +182,7 @@ def _line_figure(
     lines: dict[str, list[float]],
     what: str,
     form: Callable[[float], str],
+    y_ends: tuple[float, float],
 ) -> Figure:
     drawn = [
         Line(name, list(zip(map(float, one.values), values, strict=True)))
@@ -172,7 +190,8 @@ def _line_figure(
     ]
     x_form = _date if one.column.kind == "time" else number
     label = f"{what} against {one.column.name}"
-    chart = line_chart(drawn, shortened([one.column.name], 40)[0], x_form, form, label=label)
+    x_name = shortened([one.column.name], 40)[0]
+    chart = line_chart(drawn, x_name, x_form, form, y_ends=y_ends, label=label)
     return Figure(name, chart, tuple(lines) if len(lines) > 1 else ())
 
 

@@ -199,21 +199,23 @@ def _coverage(coverage: Coverage) -> Figure:
     chart = line_chart(lines, f"share forecast {what}", percent, percent, ends=(0.0, 1.0),
                        y_name="share found")  # fmt: skip
     shares = ", ".join(f"{level:.4g}: {share:.3f}" for level, share in coverage.shares())
-    title = f"Labels {what} ({shares})"
-    return Figure(title, chart, tuple(line.name for line in lines))
+    names = tuple(line.name for line in lines)
+    return Figure(
+        f"Labels {what}", chart, names, caption=f"Share found of each share forecast ({shares})"
+    )
 
 
-def auc_tiles(found: Outcomes) -> list[tuple[str, str, str, str]]:
+def auc_tiles(found: Outcomes, names: Sequence[str]) -> list[tuple[str, str, str, str]]:
     """Return value, name, baseline's name and value of areas under curves; none where not known."""
     curves = found.scores.curves()
     if not curves:
         return []
     if set(curves) == {0, 1} and found.scores.sums is not None and found.scores.sums.shape[1] == 1:
-        curve = curves[1]
+        curve, of_class = curves[1], f" of {names[1]}" if len(names) == 2 else ""
         return [
             (metric(curve.auc), "ROC AUC", "chance", metric(0.5)),
-            (metric(curve.average_precision), "average precision", "share of the class",
-             metric(curve.share)),
+            (metric(curve.average_precision), f"average precision{of_class}",
+             "share of the class", metric(curve.share)),
         ]  # fmt: skip
     mean = math.fsum(curve.auc for curve in curves.values()) / len(curves)
     return [(metric(mean), "ROC AUC, mean of each class against the rest", "chance", metric(0.5))]

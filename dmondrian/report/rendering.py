@@ -6,6 +6,7 @@ Relies on the files in ``templates/``. Promises that all text is escaped, except
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ class Figure(NamedTuple):
     chart: Markup
     series: tuple[str, ...] = ()  # names for a key, where there are several
     colours: str = "s"  # first letter of the key's classes
+    caption: str = ""  # below the chart
 
 
 def render(template: str, **values: Any) -> Markup:
@@ -27,12 +29,19 @@ def render(template: str, **values: Any) -> Markup:
     return Markup(_environment().get_template(template).render(values))
 
 
+def _longest_word(rows: Iterable[Sequence[str]]) -> int:
+    """Return the number of characters of the longest word in the first cells of rows."""
+    return max((len(word) for row in rows for word in str(row[0]).split()), default=0)
+
+
 @cache
 def _environment() -> Environment:
-    return Environment(
+    made = Environment(
         loader=PackageLoader("dmondrian.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["longest_word"] = _longest_word
+    return made

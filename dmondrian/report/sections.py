@@ -65,7 +65,9 @@ def overview(facts: Facts) -> Markup:
         measured = _metric_tiles(facts.progressive.report(), facts.progressive.delay_in_words)
         measured += [
             Tile(value, f"{name} so far", ((baseline, of_baseline),))
-            for value, name, baseline, of_baseline in auc_tiles(facts.progressive.outcomes)
+            for value, name, baseline, of_baseline in auc_tiles(
+                facts.progressive.outcomes, _class_names(facts)
+            )
         ]
     beat = (facts.holders[-1].beat or {}) if facts.is_working else {}
     return render(
@@ -410,9 +412,10 @@ def _sureness(facts: Facts, found: Any) -> list[Figure]:
         Line("calibrated", [(0.0, 0.0), (1.0, 1.0)], is_dashed=True),
     ]  # fmt: skip
     chart = line_chart(lines, "how sure", percent, percent, ends=(0.0, 1.0))
-    calibrated = "" if facts.calibrated is None else f"; calibrated: {facts.calibrated}"
+    title = f"How often right, by how sure (ECE {report['ece']:.4f})"
+    calibrated = "" if facts.calibrated is None else f"Calibrated: {facts.calibrated}"
     figures = [
-        Figure(f"How often right, by how sure (ECE {report['ece']:.4f}{calibrated})", chart),
+        Figure(title, chart, caption=calibrated),
         Figure("Share of the rows, by how sure", bar_chart(
             [(f"{b['above']:.0%} to {b['up_to']:.0%}", b["share"]) for b in bins], percent)),
     ]  # fmt: skip

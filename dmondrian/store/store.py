@@ -274,6 +274,17 @@ class Store:
                     with suppress(NotFoundError):
                         self._delete([name])
 
+    def delete_empty_folders(self, prefix: str) -> None:
+        """Remove a folder of a local store, and those below it, as far as they are empty.
+
+        Other stores have no folders, and nothing is done.
+        """
+        self._check_inside(f"{prefix}/any")
+        if self.is_local:
+            for folder, _, _ in os.walk(Path(self.address.path) / prefix, topdown=False):
+                with suppress(OSError):  # it has something, or somebody else removed it
+                    os.rmdir(folder)
+
     def probe(self) -> None:
         """Find out whether this store can be written and keeps the promise of `put_new`.
 

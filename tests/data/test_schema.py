@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dmondrian.data import Schema, make_plan
+from dmondrian.data.schema import Column, describe_encoding
 from dmondrian.errors import SchemaError
 
 from .conftest import Write
@@ -56,6 +57,12 @@ def test_description_shows_every_column_and_its_encoding(schema: Schema) -> None
         "4 columns, 10 features",
     ):
         assert part in text
+
+
+def test_levels_with_a_comma_are_quoted() -> None:
+    levels = ("DHL", "GLS", "Post, Austria", "UPS")
+    column = Column("carrier", "category", "string", levels=levels, n_distinct=4)
+    assert describe_encoding(column) == '4 levels (DHL, GLS, "Post, Austria", UPS) and other'
 
 
 @pytest.mark.parametrize("damage", ["format", "columns", "classes", "task"])

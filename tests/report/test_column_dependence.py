@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import html
 import re
 import shutil
 
@@ -11,12 +12,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dmondrian import AMFClassifier, AMFRegressor, ParameterError, load
+from dmondrian import (
+    AMFClassifier,
+    AMFRegressor,
+    MondrianForestRegressor,
+    ParameterError,
+    load,
+)
 from dmondrian.data import Column
 from dmondrian.distributed import TrainedRun, train
 from dmondrian.export import column_dependence, column_spread, partial_dependence
 from dmondrian.export.column_dependence import (
     _PART_OF,
+    Dependence,
+    Dependences,
     encoded,
     name_of_value,
     shown_of,
@@ -28,7 +37,7 @@ from dmondrian.export.plain_trees import plain_trees
 from dmondrian.export.tree_dependence import dependence_of
 from dmondrian.frames import FrameModel
 from dmondrian.report import dependence_charts, write_report
-from dmondrian.report.dependence_charts import find_dependence, quick_dependence
+from dmondrian.report.dependence_charts import dependence, find_dependence, quick_dependence
 from dmondrian.report.facts import gather
 from dmondrian.report.sections import inputs
 from tests.cli.command import call
@@ -270,6 +279,59 @@ def test_a_run_that_has_none_gives_the_reason(kernel, density, tmp_path) -> None
         assert f"There is none: {why[:30]}" in text
     with pytest.raises(ParameterError, match="expected 0 or more"):
         write_report(kernel.run_url, tmp_path / "page.html", partial_dependence=-1)
+
+
+def test_forests_of_which_there_is_none_are_named(of_numbers) -> None:
+    estimators = {
+        "for forests on the cube: ": MondrianForestRegressor(domain="cube", random_state=0),
+        "for forests that follow the stream: ": AMFRegressor(drift="follow", random_state=0),
+        "for predict_extension": AMFRegressor(predict_extension="expected", random_state=0),
+    }
+    for wanted, estimator in estimators.items():
+        facts = gather(of_numbers.run_url)
+        estimator._validate_params()
+        estimator._seed = 0
+        parameters = estimator._run_parameters(3, 0).to_json()
+        facts.run_json = {**facts.run_json, "parameters": parameters}
+        facts.dependence = find_dependence(facts, 3)
+        text = html.unescape(str(dependence(facts)))
+        assert f"There is none {wanted}" in text
+        assert "export" not in text
+
+
+def test_columns_are_drawn_in_one_range_and_booleans_as_bars(of_numbers) -> None:
+    def column(name: str, kind: str) -> Column:
+        return Column(name, "number", kind, 0.0, 1.0, ("value",))
+
+    ends, shares = np.linspace(0.0, 1.0, 26).tolist(), np.full(25, 0.04)
+    two = np.zeros(25)
+    two[[0, -1]] = 0.75, 0.25
+    found = [
+        Dependence(column(name, kind), [0.0, 1.0], np.array([[a], [b]]), None, "", ends, own)
+        for name, kind, a, b, own in (
+            ("much", "double", 10.0, 95.0, shares),
+            ("little", "double", 50.0, 50.03, shares),
+            ("yes", "bool", 40.0, 60.0, two),
+        )
+    ]
+    facts = gather(of_numbers.run_url)
+    facts.dependence = Dependences(found, [], 1, "", []), ""
+    text = str(dependence(facts))
+    heights = [
+        abs(float(a) - float(b))
+        for a, b in re.findall(r'class="s0 line" d="M\S+ (\S+)L\S+ (\S+)"', text)
+    ]
+    assert len(heights) == 2
+    assert heights[0] > 100.0
+    assert heights[1] < 0.5
+    for name, value in (
+        ("false", "40.0000"),
+        ("true", "60.0000"),
+        ("false", "75%"),
+        ("true", "25%"),
+    ):
+        assert f"<title>{name}: {value}</title>" in text
+    assert re.findall(r'text-anchor="end">(4%|0\.04)<', text) == ["4%"] * 2
 
 
 def test_values_of_a_column_are_of_its_range(classified) -> None:

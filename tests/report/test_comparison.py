@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ import pytest
 
 from dmondrian import AMFClassifier, CheckpointError, ParameterError
 from dmondrian.checkpoint import Run
+from dmondrian.data import Column
+from dmondrian.data.schema import describe_encoding
 from dmondrian.distributed import TrainedRun, train
 from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.report import compare_runs, write_comparison
-from dmondrian.report.comparison import _Alike, better_runs
+from dmondrian.report.comparison import _Alike, better_runs, compared
+from dmondrian.report.comparison_tables import _as_toml, _differing
+from dmondrian.report.facts import gather
 from tests.cli.command import call, events
 from tests.distributed.conftest import forest
 from tests.report.conftest import HOSTILE
@@ -120,6 +125,62 @@ def test_a_copy_of_the_rows_is_the_same_rows_and_more_files_continue_them(
     ]  # fmt: skip
     assert spans(found)["log_loss", "first rows in common"]["better"]
     assert by_key(found["data"])["rows of the stream"] == [3000, 6000]
+
+
+def test_the_same_rows_with_other_columns_named_to_leave_out_are_the_same_data(
+    classified, again
+) -> None:
+    assert [name for name, _ in classified.plan.schema.left_out] == ["same"]  # by itself
+    other = again(exclude=["same"])
+    assert other.plan.digest != classified.plan.digest
+    found = compare_runs([classified.run_url, other.run_url])
+    assert found["data"] == []
+    text, _ = call("compare", classified.run_url, other.run_url)
+    same = "rows and columns are the same; the jobs name other columns to leave out"
+    assert same in text
+
+
+def test_other_rows_and_other_encodings_are_other_data(classified) -> None:
+    facts, other = gather(classified.run_url), gather(classified.run_url)
+    assert facts.plan is not None
+    assert facts.schema is not None
+    assert compared([facts, other])["data"] == []
+    other.plan = replace(facts.plan, shuffle=True, seed=3)
+    assert by_key(compared([facts, other])["data"]) == {"first rows as those of A": [3000, 0]}
+    other.plan = None
+    assert by_key(compared([other, facts])["data"])["first rows as those of B"] == [None, 3000]
+    other.plan, columns, first = facts.plan, facts.schema.columns, None
+    for levels in ("abcde", "abcdf", "abxde"):  # a description names four
+        column = Column("kind", "category", "string", levels=tuple(levels), n_distinct=5)
+        other.schema = replace(facts.schema, columns=(*columns, column))
+        if first is None:
+            facts.schema, first = other.schema, column
+            continue
+        assert by_key(compared([facts, other])["data"]) == {
+            "column kind": [
+                "category of 5 levels", "category of 5 levels, not as of A"
+            ] if levels == "abcdf" else [describe_encoding(first), describe_encoding(column)]
+        }  # fmt: skip
+    other.schema = replace(facts.schema, columns=facts.schema.columns[::-1])
+    assert [*by_key(compared([facts, other])["data"])] == ["order of the columns"]
+
+
+def test_fractions_have_four_digits_unless_they_would_look_the_same() -> None:
+    def shown(*values: Any) -> tuple[str, ...]:
+        settings = [{"key": "forest.x", "values": [*values]}]
+        return _differing(settings, _as_toml)[0][0][1:]
+
+    assert shown([1.1920928955078125e-07, 3], None) == ("[1.192e-07, 3]", "-")
+    assert shown(0.1234567, 0.2) == ("0.1235", "0.2")
+    assert shown(0.1234567, 0.1234568) == ("0.1234567", "0.1234568")
+    assert shown(123456.5, 1) == ("123456.5", "1")
+
+
+def test_one_checkpoint_each_is_no_curve(of_numbers, classified, tmp_path) -> None:
+    file, _ = write_comparison([of_numbers.run_url] * 2, tmp_path / "page.html")
+    assert "Nodes at checkpoints" not in file.read_text()
+    file, _ = write_comparison([classified.run_url] * 2, file)
+    assert "Nodes at checkpoints" in file.read_text()
 
 
 @pytest.mark.parametrize(

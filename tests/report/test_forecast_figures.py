@@ -86,7 +86,8 @@ def test_metrics_by_class_are_those_of_scikit_learn(classified, k: int) -> None:
     assert rows[-1][2:] == [f"{value:.4f}" for value in means]
     top = overview(facts)
     assert (f"<b>{areas[1]:.4f}</b>" if k == 2 else f"<b>{np.mean(areas):.4f}</b>") in top
-    assert ("average precision so far" in top) == (k == 2)
+    assert (f"average precision of {names_of(2)[1]} so far" in top) == (k == 2)
+    assert ("average precision" in top) == (k == 2)
 
 
 def test_the_top_has_baselines_beside_metrics_and_what_was_trained(of_numbers) -> None:
@@ -156,6 +157,7 @@ def test_columns_are_ranked_and_those_of_wide_tables_are_folded(
     assert sum(shown) == pytest.approx(100.0 * sum(shares[name] for name in names), abs=3.0)
     first = facts.schema.columns[0]
     many = tuple(replace(first, name=f"column {j}") for j in range(45))
+    many = (replace(first, name="weight_of_parcel_in_kg"), *many[1:])
     facts.schema = replace(facts.schema, columns=many)
     facts.importances = [(column.name, 1.0 / 45.0) for column in many]
     file = tmp_path / "page.html"
@@ -166,6 +168,28 @@ def test_columns_are_ranked_and_those_of_wide_tables_are_folded(
     chromium.evaluate(UNFOLD)
     assert chromium.evaluate(f"{last}.checkVisibility()") is True
     assert "more in this table" in file.read_text()
+    lines = "let range = document.createRange(); range.selectNodeContents({}); range"
+    lines += ".getClientRects().length"
+    name = last.replace("column 44", "weight_of_parcel_in_kg")
+    assert chromium.evaluate(lines.format(name)) == 1  # is not broken amid the word
+    frame = "[...document.querySelectorAll('.wide')].find(one => one.scrollWidth > one.clientWidth)"
+    drawn = chromium.evaluate(f"getComputedStyle({frame}).backgroundAttachment")
+    assert drawn == "local, local, scroll, scroll"  # a shadow where the table goes on
+
+
+def test_no_forecast_is_less_sure_than_one_of_its_classes(classified) -> None:
+    facts, proba, _ = of_classes(classified.run_url, 2)
+    assert (proba.max(axis=1) == 0.5).any()
+    content = outcomes(facts)
+    assert "50% to 60%" in content
+    assert "40% to 50%" not in content
+
+
+def test_how_probabilities_are_calibrated_is_below_the_chart(classified) -> None:
+    facts, *_ = of_classes(classified.run_url, 2)
+    facts.calibrated = "in a way that takes many words"
+    assert re.search(r"\(ECE 0\.\d{4}\)</figcaption>", content := outcomes(facts))
+    assert f'</svg><p class="caption">Calibrated: {facts.calibrated}</p>' in content
 
 
 @pytest.mark.parametrize("width", [1200, 400, 360])

@@ -31,6 +31,9 @@ OUTSIDE = """[...document.querySelectorAll("svg")].flatMap(svg => {
 UNFOLD = "document.querySelectorAll('details').forEach(part => part.open = true)"
 UNREADABLE = """[...document.querySelectorAll("svg text")].filter(
   text => text.getBoundingClientRect().height < 8).length"""
+# Charts side by side are of one size, those of a last row too.
+WIDTHS = """[...new Set([...document.querySelectorAll("figure")].map(
+  figure => Math.round(figure.getBoundingClientRect().width)))]"""
 # Tables of many columns scroll in a frame of their own; others fit in theirs.
 PUSHED_OUT = """[...document.querySelectorAll("table:not(.many)")].filter(table =>
   table.getBoundingClientRect().right > table.parentElement.getBoundingClientRect().right + 1
@@ -66,6 +69,7 @@ def test_a_browser_shows_all_of_it(request, chromium, tmp_path, name, width, is_
     assert chromium.evaluate(UNREADABLE) == 0
     assert chromium.evaluate(PUSHED_OUT) == 0
     assert chromium.evaluate("document.querySelectorAll('svg').length") >= 4
+    assert len(chromium.evaluate(WIDTHS)) == 1
     shades = chromium.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g)")
     assert (int(shades[0]) < 60) == is_dark
     picture = tmp_path / "page.png"

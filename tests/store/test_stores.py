@@ -33,6 +33,23 @@ class TestLocalStore(StoreContract):
         with pytest.raises(StoreError, match="no link"):
             store.delete("blobs/precious")
         assert outside.exists("precious")
+        with pytest.raises(StoreError, match="no link"):
+            store.delete_empty_folders("blobs")
+
+    def test_folders_without_objects_are_removed_and_others_stay(self, store: Store) -> None:
+        names = ["below/a/1", "below/a/deep/2", "below/b/3", "other/4"]
+        for name in names:
+            store.put(name, b"1")
+        store.delete(names[:2])
+        store.delete_empty_folders("below")
+        assert [*(Path(store.url) / "below").iterdir()] == [Path(store.url) / "below/b"]
+        assert store.list() == names[2:]
+        store.delete(names[2:])
+        store.delete_empty_folders("below")
+        assert not (Path(store.url) / "below").exists()
+        assert (Path(store.url) / "other").exists()
+        store.put("below/again", b"1")
+        open_store("memory://empty").delete_empty_folders("below")  # has no folders
 
 
 class TestMemoryStore(StoreContract):

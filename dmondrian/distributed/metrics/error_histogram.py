@@ -138,6 +138,7 @@ class Outcomes:
                 if stored["confusion"] is not None:
                     k = len(stored["confusion"])
                     self.confusion = _matrix(stored["confusion"], k, k)
+                    self.reliability.n_classes = k
             else:
                 self.sizes = {int(number): [float(low), float(high)]
                               for number, low, high in stored["sizes"]}  # fmt: skip

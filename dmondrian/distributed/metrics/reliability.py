@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 N_BINS = 10
-"""Bins of equal width; with two classes half of them stay empty."""
+"""Bins of equal width; the predicted class of K has a probability of 1/K or more."""
 
 LEAST_SHARE = 0.001
 """Share of the weight that a bin needs to be a point of a curve."""
@@ -30,9 +30,11 @@ class Reliability:
 
     def __init__(self) -> None:
         self.sums = np.zeros((3, N_BINS))  # weight, confidence and hits, summed over rows
+        self.n_classes = 0  # if it is known
 
     def add(self, proba: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
         """Add rows: `proba` float64 [n, K], `y` class indices [n], `weight` float64 [n]."""
+        self.n_classes = proba.shape[1]
         confidence, hit = proba.max(axis=1), proba.argmax(axis=1) == y
         bins = np.clip(np.ceil(confidence * N_BINS) - 1, 0, N_BINS - 1).astype(np.int64)
         for total, values in zip(self.sums, (1.0, confidence, hit), strict=True):
@@ -48,9 +50,10 @@ class Reliability:
         """Return the expected calibration error "ece", and "reliability": a dict per bin with rows.
 
         A bin has "above" and "up_to" (bounds of the confidence), "share" (of the weight), and the
-        mean "confidence" and "accuracy". A calibrated forest has these two equal.
+        mean "confidence" and "accuracy". A calibrated forest has these two equal. The first bin is
+        the one above 1/K, the least confidence of K classes, and has the rows of 1/K itself.
         """
-        weight, confidence, hits = self.sums
+        weight, confidence, hits = self._possible()
         whole = weight.sum()
         bins = [
             {
@@ -64,3 +67,13 @@ class Reliability:
         ]
         error = sum(b["share"] * abs(b["confidence"] - b["accuracy"]) for b in bins)
         return {"ece": float(error), "reliability": bins}
+
+    def _possible(self) -> np.ndarray:
+        """Return the sums, with those below 1/K in the bin that begins at 1/K, or has it."""
+        if not self.n_classes:
+            return self.sums
+        # Of two classes, forecasts of 1/2 each are counted in the bin that ends there.
+        first, sums = min(N_BINS // self.n_classes, N_BINS - 1), self.sums.copy()
+        sums[:, first] = sums[:, : first + 1].sum(axis=1)
+        sums[:, :first] = 0.0
+        return sums

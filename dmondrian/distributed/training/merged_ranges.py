@@ -151,6 +151,7 @@ def run_below(run: Run, plan: Plan) -> Run:
         about["plan"] = Run.open(store).run_json["plan"]  # the stream may have gone on since
     except CheckpointError:  # none yet, or what a process that was killed has left
         drop_run_below(run)
+        store = open_store(store.url)  # its folder was empty
         about["plan"] = plan.digest
     below = Run.create(store, about, plan.to_parquet())
     below.stream.lead_to(plan.digest, plan.to_parquet(), [digest for _, digest in plan.earlier])
@@ -167,6 +168,7 @@ def drop_run_below(run: Run) -> None:
     """Delete the run that learned the ranges of a run; first what makes the folder a run."""
     run.store.delete(f"{FOLDER}/{RUN_NAME}")
     run.store.delete(run.store.list(FOLDER))
+    run.store.delete_empty_folders(FOLDER)
 
 
 @dataclass(frozen=True)

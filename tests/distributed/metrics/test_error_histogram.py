@@ -50,6 +50,20 @@ def test_confusion_is_that_of_all_rows(classes) -> None:
         assert np.isclose(one["accuracy"], np.average(hit[inside], weights=weight[inside]))
 
 
+@pytest.mark.parametrize(("k", "first"), [(2, 0.5), (3, 0.3), (4, 0.2), (5, 0.2), (10, 0.1)])
+def test_the_first_bin_of_sureness_has_the_least_that_is_possible(k: int, first: float) -> None:
+    even, sure = np.full((300, k), 1.0 / k), np.eye(k)[np.zeros(100, int)]
+    found = of("classification", np.vstack([even, sure]), np.zeros(400), np.ones(400))
+    for outcomes in (found, Outcomes.from_json("classification", found.to_json())):
+        reported = outcomes.reliability.report()
+        assert [(one["above"], one["share"]) for one in reported["reliability"]] == [
+            (first, 0.75), (0.9, 0.25)
+        ]  # fmt: skip
+        assert reported["reliability"][0]["confidence"] == pytest.approx(1.0 / k)
+        assert reported["ece"] == pytest.approx(0.75 * (1.0 - 1.0 / k))
+    assert found.to_json() == Outcomes.from_json("classification", found.to_json()).to_json()
+
+
 def test_too_many_classes_have_no_confusion() -> None:
     k = MOST_CLASSES + 1
     found = of("classification", np.full((500, k), 1.0 / k), np.zeros(500), np.ones(500))
