@@ -18,6 +18,7 @@ import warnings
 from itertools import pairwise
 
 from dmondrian.checkpoint.manifest import Manifest
+from dmondrian.checkpoint.row_ranges import learned_of_parts, unmerged_in_words
 from dmondrian.checkpoint.run import Run
 from dmondrian.ensemble.settings.stored_parameters import follows_stream
 from dmondrian.errors import CheckpointError, CorruptError, ParameterError
@@ -138,9 +139,11 @@ def pieces(run: Run) -> Pieces:
     if position is None:
         found = run.manifests()
         if not found:
-            raise CheckpointError(
-                f"The run {run.url} has no checkpoint yet: wait for the first one, or train it."
-            )
+            todo = "wait for the first one, or train it"
+            if (learned := learned_of_parts(run)) is not None:
+                parts = unmerged_in_words(run.run_json, learned)
+                todo = f"it has {parts}: wait for that, or run the command that trains it again"
+            raise CheckpointError(f"The run {run.url} has no checkpoint yet: {todo}.")
         shared = [p for p in found if all(p in there for there in whole.values())]
         if not shared:
             raise CheckpointError(

@@ -20,6 +20,9 @@ from itertools import pairwise
 from typing import Any
 
 from dmondrian._text.wording import counted
+from dmondrian.checkpoint.held_out import positions
+from dmondrian.checkpoint.run import Run
+from dmondrian.store import open_store
 
 ROW_PARTS = "row_parts"
 """Entry of run.json: the ranges [start, stop) whose trees were, or will be, merged."""
@@ -101,6 +104,28 @@ def in_words(ranges: Sequence[Sequence[int]]) -> str:
     return (
         f"{counted(len(ranges), 'part')} of {counted(n_rows, 'row')} each, learned side by side "
         "and merged: no row was forecast just before it was learned"
+    )
+
+
+def learned_of_parts(run: Run) -> int | None:
+    """Return how many rows the parts of a run have learned and saved, until they are merged.
+
+    Returns
+    -------
+    int or None
+        Of all parts; None for a run without, or whose parts are merged.
+    """
+    if ROW_PARTS not in run.run_json or run.manifests():
+        return None
+    return max(positions(open_store(f"{run.url.rstrip('/')}/{FOLDER}")), default=0)
+
+
+def unmerged_in_words(run_json: Mapping[str, Any], learned: int) -> str:
+    """Return what `describe` and reports say of parts that are not merged yet."""
+    ranges = run_json[ROW_PARTS]
+    return (
+        f"{counted(len(ranges), 'part')}, learned side by side up to row {learned:,} of "
+        f"{ranges[-1][1]:,}, not merged yet"
     )
 
 

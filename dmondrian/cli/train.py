@@ -181,7 +181,16 @@ def summary_line(summary: Mapping[str, Any]) -> str:
             f"{summary['recoveries']} shards recovered ({summary['rows_replayed']:,} rows learned "
             "again)"
         )
-    text = ", ".join(parts) if summary["rows"] else "there was nothing to do"
+    n_merged = summary.get("merged_parts", 0)
+    if n_merged:
+        parts.append(f"{n_merged:,} parts of the rows merged")
+    if summary["rows"]:
+        text = ", ".join(parts)
+    elif n_merged:
+        took = clock(summary["seconds"])
+        text = f"{n_merged:,} parts of the rows, learned before, were merged in {took}"
+    else:
+        text = "there was nothing to do"
     waiting = waiting_in_words(summary) if "waiting" in summary else ""
     return f"{text}; {waiting}" if waiting else text
 

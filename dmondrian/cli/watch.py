@@ -23,6 +23,7 @@ from dmondrian.checkpoint.lease import (
     holder_of,
 )
 from dmondrian.checkpoint.parts import open_whole, parts_of
+from dmondrian.checkpoint.row_ranges import learned_of_parts, unmerged_in_words
 from dmondrian.cli.output import Output
 from dmondrian.errors import ClusterError
 
@@ -354,6 +355,8 @@ def _state(run: Run) -> str:
     """Return how far a run has come."""
     newest = run.latest(verify=False)
     if newest is None:
-        return "it has no checkpoint yet"
+        learned = learned_of_parts(run)
+        parts = "" if learned is None else f": {unmerged_in_words(run.run_json, learned)}"
+        return f"it has no checkpoint yet{parts}"
     end = ", the end of its stream" if newest.final else ""
     return f"its last checkpoint is at position {newest.position:,}{end}"

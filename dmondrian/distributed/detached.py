@@ -158,7 +158,7 @@ def conduct(job: Job) -> None:
 
 def _conduct(job: Job, store: Store, client: Client) -> None:
     options = attempt_options(job.checkpoint_every, job.window, None, job.keep)
-    options = replace(options, job=job.id, alerts=Alerts.of(job.alerts))
+    options = replace(options, job=job.id, alerts=Alerts.of(job.alerts), advises_row_parts=True)
     _obey(store, job)
     held_out = None if job.validation is None else HeldOutData(job.validation)
     run, plan = prepare_run(

@@ -215,6 +215,7 @@ def follow(
     # Each look ends with a state, most of which is that of the look before.
     options = replace(options, alerts=Alerts.of(alerts), on_event=on_event, ends_whole=False)
     is_source = gives_batches(data)
+    options = replace(options, advises_row_parts=not is_source)
     batches_given = data if is_source else None
     refuse_with_lags(lags, validation=validation, labels=labels, batches=batches_given)
     if is_source:

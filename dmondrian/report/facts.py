@@ -16,6 +16,7 @@ from dmondrian.checkpoint.attempt_notes import Work
 from dmondrian.checkpoint.held_out import HeldOutRecord, read_record
 from dmondrian.checkpoint.lease import Holder, holders
 from dmondrian.checkpoint.raised_alerts import read_alerts
+from dmondrian.checkpoint.row_ranges import learned_of_parts
 from dmondrian.checkpoint.stored_trees import model_blobs
 from dmondrian.data import Plan, Schema, stored_plan
 from dmondrian.data.column_importances import importances_of_columns
@@ -55,6 +56,7 @@ class Facts:
     n_alerts: int = 0  # of conditions that hold
     held_out: HeldOutRecord | None = None
     best: int | None = None  # position of the best checkpoint by held-out data
+    learned_of_parts: int | None = None  # rows, of parts that are not merged yet
 
     @property
     def files(self) -> list[str]:
@@ -120,6 +122,7 @@ def gather(url: str) -> Facts:
     if facts.held_out is not None and (best := facts.held_out.best(run.manifests())) is not None:
         facts.best = best.position
     if manifest is None:
+        facts.learned_of_parts = learned_of_parts(run)
         return facts
     facts.counts = read_counts(manifest.metrics) if manifest.metrics.get("counts") else {}
     if manifest.metrics.get("progressive"):

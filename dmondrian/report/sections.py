@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from dmondrian._text.wording import counted, size
 from dmondrian.checkpoint.held_out import HeldOutRecord
-from dmondrian.checkpoint.row_ranges import in_words
+from dmondrian.checkpoint.row_ranges import in_words, unmerged_in_words
 from dmondrian.data import ROWS_READ, events_of, missing_shares
 from dmondrian.distributed.cluster.progress import clock
 from dmondrian.distributed.metrics.age_curve import BOOSTED, FOREVER, span_of_ages
@@ -51,7 +51,9 @@ class Tile(NamedTuple):
 def overview(facts: Facts) -> Markup:
     """Show what was trained on what, and its progress."""
     run = facts.run_json
-    learned = 0 if facts.manifest is None else facts.manifest.position
+    learned = facts.learned_of_parts or 0
+    if facts.manifest is not None:
+        learned = facts.manifest.position
     waiting = facts.n_waiting
     tiles = [
         Tile(f"{learned - waiting:,}", f"of {counted(facts.n_rows, 'row')} learned"),
@@ -94,7 +96,10 @@ def _about(facts: Facts) -> list[tuple[str, str]]:
         took = f"{clock(facts.seconds)} of work in {counted(n_attempts, 'attempt')}"
         found.append(("trained", f"from {_moment(began)} UTC on, {took}"))
     if (ranges := facts.run_json.get("row_parts")) is not None:
-        found.append(("row parts", in_words(ranges)))
+        text = in_words(ranges)
+        if facts.learned_of_parts is not None:
+            text = unmerged_in_words(facts.run_json, facts.learned_of_parts)
+        found.append(("row parts", text))
     schema, plan = facts.schema, facts.plan
     if schema is not None:
         width = counted(schema.n_features, "feature")

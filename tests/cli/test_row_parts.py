@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dmondrian.cli.job import build_estimator, check_row_parts, read_job
-from dmondrian.errors import JobError
+from dmondrian.distributed.training import merged_ranges
+from dmondrian.errors import ClusterError, JobError
 from tests.cli.command import call, digests, events
 
 N = 400
@@ -63,6 +64,31 @@ def test_a_run_in_parts_is_trained_shown_and_trained_again(job: Path, tmp_path: 
     (tmp_path / "again.toml").write_text(text.replace("-again", "_again"))
     call("train", tmp_path / "again.toml", "--set", f"cluster.scheduler={scheduler_of(job)}")
     assert digests(tmp_path / "run_again") == digests(run)
+
+
+def test_parts_that_are_not_merged_yet_are_shown_as_such(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise ClusterError("no worker is left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(merged_ranges.TaskPool, "run", fail)
+        call("train", job, code=5)
+    run = tmp_path / "run"
+    what = "3 parts, learned side by side up to row 400 of 400, not merged yet"
+    _, error = call("describe", run, code=4)
+    assert f"it has {what}: wait for that, or run the command that trains it again" in error
+    assert what in call("cancel", run)[0]
+    call("report", run, "-o", tmp_path / "report.html")
+    page = " ".join(html.unescape((tmp_path / "report.html").read_text()).split())
+    assert what in page
+    assert "<b>400</b><span>of 400 rows learned" in page
+    assert "and merged" not in page
+    assert "3 parts of the rows, learned before, were merged in" in call("train", job)[0]
+    assert "3 parts of 133 rows each, learned side by side and merged" in " ".join(
+        call("describe", run)[0].split()
+    )
 
 
 def scheduler_of(job: Path) -> str:

@@ -12,7 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
-from dmondrian import AMFClassifier, CheckpointError, DataError, ParameterError
+from dmondrian import (
+    AMFClassifier,
+    CheckpointError,
+    DataError,
+    MondrianForestRegressor,
+    ParameterError,
+)
 from dmondrian.distributed import TrainedRun, forget, train
 from dmondrian.estimators import base
 from tests.cli.command import call
@@ -101,6 +107,29 @@ def test_the_seed_that_was_drawn_is_taken_again(
     keys.write_text("".join(f"{key}\n" for key in KEYS))
     done = forget(run.run_url, tmp_path / "out", keys, "who", client=client)
     assert digests(done.run) == digests(never) != digests(run)
+
+
+def test_parts_of_rows_are_in_the_certificate_and_no_more_than_the_rows_left(
+    client: Client, tmp_path: Path
+) -> None:
+    """What the certificate lists makes the states; parts that were merged are other bytes."""
+    random, n = np.random.default_rng(0), 12
+    rows = pa.table({"who": range(n), "x": random.random(n), "y": 1e3 * random.random(n)})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    forest = MondrianForestRegressor(2, domain="cube", lifetime=1.0, random_state=7)
+    options = {"target": "y", "client": client, "exclude": ["who"], "progressive": False}
+    parts = {"row_parts": np.int64(10)}  # a number of NumPy is one
+    run = train(forest, tmp_path / "rows.parquet", run=tmp_path / "run", **parts, **options)
+    keys = tmp_path / "keys.txt"
+    keys.write_text("0\n5\n7\n")
+    done = forget(run.run_url, tmp_path / "out", keys, "who", client=client)
+    found = json.loads((tmp_path / "out/forgotten.json").read_text())
+    assert (found["row_parts"], found["row_parts_before"]) == (9, 10)
+    for name, row_parts in (("again", found["row_parts"]), ("in_order", None)):
+        again = train(
+            forest, tmp_path / "out/rows", run=tmp_path / name, row_parts=row_parts, **options
+        )
+        assert (digests(again) == digests(done.run)) is (row_parts is not None)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

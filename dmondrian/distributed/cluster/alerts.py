@@ -117,11 +117,17 @@ def parse_condition(text: str, task: str | None = None) -> Condition:
 def values_of(progress: Progress) -> dict[str, float]:
     """Return what conditions are about, as far as a record of progress has it."""
     found: dict[str, float] = dict(progress.metrics)
-    for span in ("window", "faded", "held_out"):
+    for span in ("window", "faded"):
         found |= {f"{name}_{span}": value for name, value in getattr(progress, span).items()}
+    found |= held_out_values(progress.held_out)
     counts = ("memory", "recoveries", "waiting", "workers")
     found |= {name: float(getattr(progress, name)) for name in counts}
     return {**found, "drift": float(progress.has_drifted)}
+
+
+def held_out_values(held_out: Mapping[str, float]) -> dict[str, float]:
+    """Return what conditions are about of `Progress.held_out`."""
+    return {f"{name}_held_out": value for name, value in held_out.items()}
 
 
 class Alerts:

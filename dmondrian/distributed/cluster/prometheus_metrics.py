@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from dmondrian._optional import require
@@ -21,7 +22,7 @@ _log = logging.getLogger("dmondrian")
 HOST = "127.0.0.1"
 """Where metrics are served by default: for this machine alone."""
 
-_SPANS = {"metrics": "so_far", "window": "window", "faded": "faded", "held_out": "held_out"}
+_SPANS = {"metrics": "so_far", "window": "window", "faded": "faded"}
 _NO_METRICS = ("rows", "half_life", "position", "best", "best_position")  # of these dicts
 
 _GAUGES = {
@@ -102,12 +103,20 @@ class PrometheusMetrics:
             gauge.set(getattr(progress, name))
         self._drifted.set(float(progress.has_drifted))
         for attribute, span in _SPANS.items():
-            for name, value in getattr(progress, attribute).items():
-                if name not in _NO_METRICS:
-                    self._metric.labels(name, span).set(value)
-        if "best_position" in progress.held_out:
-            self._best.set(progress.held_out["best_position"])
+            self._set_metrics(getattr(progress, attribute), span)
+        self.follow_held_out(progress.held_out)
+
+    def follow_held_out(self, held_out: Mapping[str, float]) -> None:
+        """Set the metrics of held-out rows alone, to those of `Progress.held_out`."""
+        self._set_metrics(held_out, "held_out")
+        if "best_position" in held_out:
+            self._best.set(held_out["best_position"])
         self._updated.set(time.time())
+
+    def _set_metrics(self, metrics: Mapping[str, float], span: str) -> None:
+        for name, value in metrics.items():
+            if name not in _NO_METRICS:
+                self._metric.labels(name, span).set(value)
 
     def count(self, event: Event) -> None:
         """Count an event."""

@@ -11,8 +11,8 @@ import logging
 import socket
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -96,6 +96,7 @@ class AttemptOptions:
     alerts: Alerts | None = None
     on_event: EventListener | None = None
     metrics: PrometheusMetrics | None = None
+    advises_row_parts: bool = False  # where parts of rows would pay; a new call may ask for them
 
     def events(self) -> Events:
         """Return new events, which are counted, sent to where alerts are, and call the listener."""
@@ -174,9 +175,9 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
                 attempt = Attempt(run, plan, options)
             if run.manifests() != seen:
                 manifest = attempt.newest()  # the previous holder of the lease got further
+            if manifest is not None and has_run_below(run):  # of a process that was killed
+                drop_run_below(run)
             if attempt.is_end(manifest):
-                if has_run_below(run):  # of a process that was killed
-                    drop_run_below(run)
                 lease.end("finished")
             else:
                 calibrate = run.run_json["estimator"].get("calibrate") or False
@@ -206,7 +207,8 @@ def _learn(
     attempt: Attempt, manifest: Manifest | None, client: Client, lease: Lease
 ) -> Manifest | None:
     """Learn what is left of the stream, its first rows side by side where that is asked for."""
-    if manifest is None and ROW_PARTS not in attempt.run.run_json:
+    is_new = manifest is None and ROW_PARTS not in attempt.run.run_json
+    if is_new and attempt.options.advises_row_parts:
         n_threads = sum(client.nthreads().values())
         if (advice := row_parts_advice(attempt.run, attempt.n_rows, n_threads)) is not None:
             _log.info(advice, extra=NOTED)
@@ -243,31 +245,33 @@ def _learn_ranges(
     own = Attempt(below, plan, options, run)
     learned = below.latest(verify=False)
     own.open(learned)
-    for tries_left in (1, 0):
-        if not own.is_end(learned):
-            learned = own.drive(client, learned, lease)
-        assert learned is not None  # at the end
-        began = time.monotonic()
-        try:
-            manifest = merge_ranges(run, below, learned, plan, client, lease)
-            break
-        except CorruptError as damage:  # those learned last are learned again
-            if not tries_left:
-                raise
-            learned = below.before(learned, damage)
-    seconds = own.summary["seconds"] + time.monotonic() - began
-    drop_run_below(run)
+    with own.noted(lease):
+        for tries_left in (1, 0):
+            if not own.is_end(learned):
+                before = own.summary
+                learned = own.learn(client, learned, lease)
+                own.summary = added(before, own.summary)
+            assert learned is not None  # at the end
+            try:
+                manifest = own.merge(learned, plan, client, lease)
+                break
+            except CorruptError as damage:  # those learned last are learned again
+                if not tries_left:
+                    raise
+                learned = below.before(learned, damage)
+        own.summary |= {"merged_parts": own.ranges.n_parts, "workers": len(own.hosts)}
+        drop_run_below(run)
     text, position = f"saved at row {manifest.position:,}", manifest.position
     attempt.options.events().tell("checkpoint", text, position=position, is_final=manifest.final)
-    rate = own.summary["rows"] / seconds
-    return manifest, {**own.summary, "seconds": seconds, "rows_per_second": rate}
+    return manifest, own.summary
 
 
 def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary of two attempts: what adds up added, the rest as of the second."""
     names = "rows", "seconds", "checkpoints", "recoveries", "rows_replayed"
     sums = {name: one[name] + other[name] for name in names}
-    return {**other, **sums, "workers": max(one["workers"], other["workers"])}
+    merged = {name: one[name] for name in ("merged_parts",) if name in one}
+    return {**merged, **other, **sums, "workers": max(one["workers"], other["workers"])}
 
 
 class Attempt:
@@ -285,7 +289,9 @@ class Attempt:
         self.parameters = ForestParameters.from_json(run.run_json["parameters"])
         self.units = self._cut()
         self.ledger: Ledger | None = None
-        self.summary: dict[str, Any] = {}
+        self.hosts: set[str] = set()  # workers that have worked on it
+        self._is_stopped = False  # where that was asked for, with all that was learned saved
+        self._summarise(0, 0.0, None)
 
     def standing(self, manifest: Manifest | None) -> Progress:
         """Return the progress of a run that nobody works on."""
@@ -426,6 +432,39 @@ class Attempt:
 
     def drive(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
         """Run the coordinator to the end; record the attempt in the run folder."""
+        with self.noted(lease):
+            return self.learn(client, manifest, lease)
+
+    @contextmanager
+    def noted(self, lease: Lease) -> Iterator[None]:
+        """Record what is done meanwhile as an attempt, when it ends: its time, and how it ended."""
+        began, started = time.time(), time.monotonic()
+        outcome, failure = "failed", None
+        try:
+            yield
+            outcome = "finished"
+        except KeyboardInterrupt:
+            outcome = "stopped" if self._is_stopped else "interrupted"
+            raise
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            seconds, rows = time.monotonic() - started, self.summary["rows"]
+            self.summary |= {"seconds": seconds, "rows_per_second": rows / max(seconds, 1e-9)}
+            lease.end(outcome, failure)
+            self._note(began, outcome, failure)
+
+    def learn(self, client: Client, manifest: Manifest | None, lease: Lease) -> Manifest | None:
+        """Run the coordinator to the end of the rows; return the last checkpoint.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            A stop was asked for.
+        DMondrianError
+            See :func:`dmondrian.distributed.train`.
+        """
         _equip(client)
         timeline, events = Timeline(), self.options.events()
         alerts, url = self.options.alerts, self.whole.url
@@ -464,8 +503,7 @@ class Attempt:
             )  # fmt: skip
 
         coordinator = begin()
-        began, started = time.time(), time.monotonic()
-        outcome, failure, is_finished = "failed", None, None
+        started, is_finished = time.monotonic(), None
         try:
             with Interrupts() as interrupts:
                 while is_finished is None:
@@ -477,23 +515,32 @@ class Attempt:
                         if manifest is None and ROW_PARTS in self.run.run_json:
                             raise  # the first rows are learned side by side: see `_learn`
                         coordinator = begin()
-            outcome = "finished" if is_finished else "stopped"
-        except KeyboardInterrupt:
-            outcome = "interrupted"
-            raise
-        except Exception as error:
-            failure = f"{type(error).__name__}: {error}"
-            raise
         finally:
             resumed = 0 if manifest is None else manifest.position
             self._summarise(resumed, time.monotonic() - started, coordinator)
+            self.hosts |= coordinator.hosts
             if alerts is not None:
                 alerts.close(events)
-            lease.end(outcome, failure)
-            self._note(began, outcome, failure, coordinator)
         if not is_finished:
+            self._is_stopped = True
             raise KeyboardInterrupt(_stopped_at(coordinator.durable, self.n_rows))
         return coordinator.manifest
+
+    def merge(self, learned: Manifest, plan: Plan, client: Client, lease: Lease) -> Manifest:
+        """Merge the trees of ranges of rows, which are learned to their ends; see `merge_ranges`.
+
+        Raises
+        ------
+        CorruptError
+            A state of a range is missing or damaged.
+        KeyboardInterrupt
+            A stop was asked for.
+        """
+        try:
+            return merge_ranges(self.whole, self.run, learned, plan, client, lease, self.hosts)
+        except KeyboardInterrupt:
+            self._is_stopped = True
+            raise
 
     def _summarise(self, resumed: int, seconds: float, done: Coordinator | None) -> None:
         rows = self.n_rows - resumed
@@ -513,16 +560,14 @@ class Attempt:
             "shards": len(shard_trees(self.run.run_json)),
         }
 
-    def _note(
-        self, began: float, outcome: str, failure: str | None, coordinator: Coordinator
-    ) -> None:
+    def _note(self, began: float, outcome: str, failure: str | None) -> None:
         info = {
             "began": began,
             "ended": time.time(),
             "outcome": outcome,
             "error": failure,
             "coordinator": socket.gethostname(),
-            "workers": sorted(coordinator.hosts),
+            "workers": sorted(self.hosts),
             "summary": self.summary,
         }
         try:

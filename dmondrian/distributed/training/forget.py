@@ -23,12 +23,14 @@ from dmondrian.checkpoint.copying import refuse_within
 from dmondrian.checkpoint.document import seal, unseal
 from dmondrian.checkpoint.opening import RUN_NAME, versions
 from dmondrian.checkpoint.parts import open_whole, parts_of
+from dmondrian.checkpoint.row_ranges import ROW_PARTS
 from dmondrian.checkpoint.search_record import searched
 from dmondrian.data import Plan
 from dmondrian.data.moved import absent_files
 from dmondrian.data.row_removal import Copied, copy_without, find_rows, read_keys
 from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.training.add_trees import MOST_NAMED, finished_plan
+from dmondrian.distributed.training.merged_ranges import LEAST_PARTS
 from dmondrian.distributed.training.train import TrainedRun, train
 from dmondrian.errors import CheckpointError, DataError, ParameterError
 from dmondrian.store import Store, open_store
@@ -53,8 +55,9 @@ class Forgotten:
     certificate : dict
         What `forgotten.json` in the run's folder has: digests of the keys' file, of the plans
         before and after, of each copied file and of the states of the forest; how many keys there
-        are, and how many of them no row had; options of the data, parameters, rows and versions.
-        Whoever trains these files with these parameters has the same digests.
+        are, and how many of them no row had; options of the data, parameters, rows and versions;
+        of a run with ``row_parts`` their number, and "row_parts_before" where too few rows are
+        left for as many. Whoever trains these files with these parameters has the same digests.
     """
 
     run: TrainedRun
@@ -138,12 +141,14 @@ def forget(
     estimator = estimator_of(about["algorithm"], dict(about["estimator"]))
     estimator._seed = int(about["parameters"]["seed"])  # it may have been drawn
     shards = about["shards"]
-    trained, n_files = None, 0
+    trained, n_files, row_parts = None, 0, _row_parts(base)
     for uris in stages:
         n_files += len(uris)
         there = [p for p, one in zip(places[:n_files], copied, strict=False) if one.rows]
         if not there:  # a run that never had these rows would have begun with the next files
             continue
+        if trained is None:  # cut are the rows that it begins with
+            row_parts = _fewer(row_parts, sum(one.rows for one in copied[:n_files]))
         trained = train(
             estimator,
             there,
@@ -152,7 +157,7 @@ def forget(
             n_shards=len(shards),
             first_tree=shards[0][0],
             progressive=about["progressive"],
-            row_parts=len(about.get("row_parts") or ()) or None,
+            row_parts=row_parts,
             progress=progress,
             n_workers=n_workers,
             threads=threads,
@@ -161,9 +166,25 @@ def forget(
     assert trained is not None  # some file has rows
     listing = {"number": len(listed), "in_no_row": found.in_no_row, "sha256": digest}
     asked = {"options": options, "files_at_first": len(stages[0])}
+    if (before := _row_parts(base)) is not None:
+        asked["row_parts"] = row_parts
+        asked |= {} if row_parts == before else {"row_parts_before": before}
     certificate = _certificate(base, plan, trained, key, listing, copied) | asked
     store.put_same(CERTIFICATE, seal(certificate))
     return Forgotten(trained, certificate["rows_left_out"], certificate)
+
+
+def _row_parts(run: Run) -> int | None:
+    """Return the parts of rows that a run learned side by side; None for rows in order."""
+    ranges = run.run_json.get(ROW_PARTS)
+    return None if ranges is None else len(ranges)
+
+
+def _fewer(row_parts: int | None, n_rows: int) -> int | None:
+    """Return as many parts as there are rows, where fewer rows are left; one is learned alone."""
+    if row_parts is None or row_parts <= n_rows:
+        return row_parts
+    return n_rows if n_rows >= LEAST_PARTS else None
 
 
 def _digest_of(file: str | os.PathLike[str]) -> str:

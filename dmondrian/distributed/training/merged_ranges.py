@@ -19,9 +19,10 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
-from distributed import Client
+from distributed import Client, get_worker
 
 from dmondrian._text.wording import NOTED, counted
 from dmondrian.checkpoint import Lease, Manifest, Run
@@ -53,8 +54,13 @@ NO_METRICS = (
 )
 
 
-def check_row_parts(estimator: Any, row_parts: Any) -> None:
+def check_row_parts(estimator: Any, row_parts: Any) -> int | None:
     """Refuse parts of rows of a forest whose parts do not merge, before any row is read.
+
+    Returns
+    -------
+    int or None
+        Their number, which may come as one of NumPy.
 
     Raises
     ------
@@ -64,8 +70,8 @@ def check_row_parts(estimator: Any, row_parts: Any) -> None:
     from sklearn.base import clone, is_classifier  # not imported by workers
 
     if row_parts is None:
-        return
-    is_number = isinstance(row_parts, int) and not isinstance(row_parts, bool)
+        return None
+    is_number = isinstance(row_parts, Integral) and not isinstance(row_parts, bool)
     if not is_number or not LEAST_PARTS <= row_parts <= MOST_PARTS:
         raise ParameterError(
             f"row_parts is {row_parts!r}; expected a number from {LEAST_PARTS} to {MOST_PARTS:,}, "
@@ -76,6 +82,7 @@ def check_row_parts(estimator: Any, row_parts: Any) -> None:
             f"row_parts={row_parts} does not go with this {type(estimator).__name__}: {why}; or "
             "leave row_parts out: trees are then spread over workers, and rows are not"
         )
+    return int(row_parts)
 
 
 def _why_not(estimator: Any, is_classifier: bool) -> str | None:
@@ -187,6 +194,7 @@ class MergedState:
 
     blob: Blob
     summary: Summary  # of its trees
+    worker: str  # address of the one that merged
 
 
 def merge_states(order: MergeOrder, before: None) -> MergedState:
@@ -213,11 +221,18 @@ def merge_states(order: MergeOrder, before: None) -> MergedState:
         forests.append(forest_from_state(state.header, state.trees))
     merged = merge(forests)
     data = encode_state(merged, is_whole=True, is_last=True).data
-    return MergedState((out.put_blob(data), len(data)), Summary.of(merged))
+    blob = out.put_blob(data), len(data)
+    return MergedState(blob, Summary.of(merged), get_worker().address)
 
 
 def merge_ranges(
-    run: Run, below: Run, learned: Manifest, plan: Plan, client: Client, lease: Lease
+    run: Run,
+    below: Run,
+    learned: Manifest,
+    plan: Plan,
+    client: Client,
+    lease: Lease,
+    hosts: set[str],
 ) -> Manifest:
     """Merge the trees of all ranges, and commit them as the run's checkpoint at their end.
 
@@ -233,6 +248,8 @@ def merge_ranges(
     client : Client
     lease : Lease
         Of the run.
+    hosts : set of str
+        Gets the addresses of the workers that merged.
 
     Raises
     ------
@@ -241,24 +258,27 @@ def merge_ranges(
     KeyboardInterrupt
         The run was asked to stop.
     """
+    began, parts = time.monotonic(), counted(len(below.run_json[RANGES]), "part")
+    _log.info("merging the trees of %s of the rows", parts, extra=NOTED)
     try:
-        began = time.monotonic()
-        parts = counted(len(below.run_json[RANGES]), "part")
-        _log.info("merging the trees of %s of the rows", parts, extra=NOTED)
-        manifest = _merge_ranges(run, below, learned, plan, client, lease)
-        _log.info("merged in %.1f seconds", time.monotonic() - began, extra=NOTED)
+        manifest = _merge_ranges(run, below, learned, plan, client, lease, hosts)
     except KeyboardInterrupt:
-        lease.end("interrupted")
-        raise
-    except Exception as error:
-        lease.end("failed", f"{type(error).__name__}: {error}")
-        raise
-    lease.end("finished")
+        raise KeyboardInterrupt(
+            f"stopped while {parts} of the rows were merged; their trees are saved: run the same "
+            "command again to merge them, from the first two on"
+        ) from None
+    _log.info("merged in %.1f seconds", time.monotonic() - began, extra=NOTED)
     return manifest
 
 
 def _merge_ranges(
-    run: Run, below: Run, learned: Manifest, plan: Plan, client: Client, lease: Lease
+    run: Run,
+    below: Run,
+    learned: Manifest,
+    plan: Plan,
+    client: Client,
+    lease: Lease,
+    hosts: set[str],
 ) -> Manifest:
     n_each = len(below.run_json["shards"])
     blobs = [(shard["digest"], shard["bytes"]) for _, shard in sorted(learned.shards.items())]
@@ -267,6 +287,7 @@ def _merge_ranges(
     while len(parts) > 1:
         left_over = parts[len(parts) // 2 * 2 :]
         merged = _merge_pairs(below, run if len(parts) == 2 else below, parts, client, lease)
+        hosts |= {state.worker for state in merged}
         found = [state.blob for state in merged]
         parts = [found[first : first + n_each] for first in range(0, len(found), n_each)]
         parts += left_over
@@ -293,8 +314,7 @@ def _merge_pairs(
     def take(state: MergedState) -> None:
         lease.check(now=False)
         if lease.is_asked_to_stop:
-            raise KeyboardInterrupt("stopped while the parts of the rows are merged; run the same "
-                                    "command again to go on from there")  # fmt: skip
+            raise KeyboardInterrupt
         done.append(state)
 
     chains = [TaskChain([(order, None)]) for order in orders]

@@ -131,8 +131,7 @@ def prepare_run(
         raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
     estimator._check_time(plan_options.get("time"))
     run_options = dict(run_options)
-    row_parts = run_options.pop("row_parts", None)
-    check_row_parts(estimator, row_parts)
+    row_parts = check_row_parts(estimator, run_options.pop("row_parts", None))
     if row_parts is not None:
         run_options["progressive"] = False
     asked = None

@@ -23,9 +23,9 @@ from dmondrian.checkpoint.parts import parts_of
 from dmondrian.data import Plan, gives_batches
 from dmondrian.data.lagged_files import lags_of_run
 from dmondrian.data.paths import rooted
-from dmondrian.distributed.cluster.alerts import Alerts
+from dmondrian.distributed.cluster.alerts import Alerts, held_out_values
 from dmondrian.distributed.cluster.client import Connection
-from dmondrian.distributed.cluster.events import EventListener
+from dmondrian.distributed.cluster.events import EventListener, Events
 from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.cluster.prometheus_metrics import HOST, PrometheusMetrics
 from dmondrian.distributed.training.attempt import (
@@ -67,7 +67,7 @@ class TrainedRun:
     summary : dict
         Rows, seconds, recoveries and other facts of this attempt. Of a forest that follows the
         stream also "learned" and "waiting": rows of the run that trees have learned, and rows that
-        wait for their labels.
+        wait for their labels. Where parts of the rows were merged, "merged_parts" is their number.
     held_out : dict
         Of a run with held-out data: their "files" and "rows", "loss", the metric that ranks
         checkpoints, "best", the position of the best one, and "checkpoints", a list of each one's
@@ -254,8 +254,10 @@ def train(
         After Ctrl-C: the first stops at a checkpoint, the second at once.
     """
     options = attempt_options(checkpoint_every, window, progress, keep)
-    options = replace(options, alerts=Alerts.of(alerts), on_event=on_event)
     is_source = gives_batches(data)
+    options = replace(
+        options, alerts=Alerts.of(alerts), on_event=on_event, advises_row_parts=not is_source
+    )
     data = rooted(data, root)
     if not is_dask(data) and not is_source:
         check_data(data)
@@ -360,7 +362,9 @@ def bring_to_end(
     if (lagged := lags_of_run(run)) is not None:
         lagged.drop(learned_by_all(run))
     if validation is not None:
-        validation.catch_up(connect, options.events())
+        events = options.events()
+        validation.catch_up(connect, events)
+        _look_at_held_out(run, validation.progress(), options, events)
     summary = dict(attempts[0].summary)
     for other in attempts[1:]:
         summary = added(other.summary, summary)
@@ -373,3 +377,21 @@ def bring_to_end(
     # Members that were added to a forest that follows its stream are scored with all others.
     newest = attempts[-1 if attempts[0].parameters.follows_stream else 0]
     return TrainedRun(run.url, plan, newest.metrics, summary, known)
+
+
+def _look_at_held_out(
+    run: Run, held_out: Mapping[str, float], options: AttemptOptions, events: Events
+) -> None:
+    """Raise alerts on the newest held-out metrics, and serve them.
+
+    Training looks at what was measured meanwhile; the last checkpoint may be measured after it,
+    also by a call that learns nothing. An alert that is on is not raised again.
+    """
+    if not held_out:
+        return
+    if options.alerts is not None:
+        row = int(held_out["position"])
+        options.alerts.look(held_out_values(held_out), row, run.url, events)
+        options.alerts.close(events)
+    if options.metrics is not None:
+        options.metrics.follow_held_out(held_out)

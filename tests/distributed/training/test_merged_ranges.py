@@ -7,7 +7,7 @@ import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,16 +28,19 @@ from dmondrian import (
     MondrianKernelRegressor,
     OnlineRandomForestClassifier,
 )
-from dmondrian.checkpoint import Manifest, Run
+from dmondrian.checkpoint import Lease, Manifest, Run
+from dmondrian.checkpoint.lease import ask_to_stop, holder_of
 from dmondrian.checkpoint.merging import merge
+from dmondrian.checkpoint.raised_alerts import read_alerts
 from dmondrian.checkpoint.row_ranges import FOLDER
+from dmondrian.cli.train import summary_line
 from dmondrian.data import read_chunk
-from dmondrian.distributed import Progress, TrainedRun, grow, train
+from dmondrian.distributed import Event, Progress, TrainedRun, grow, train
 from dmondrian.distributed.training import merged_ranges
 from dmondrian.distributed.training.merged_ranges import check_row_parts, row_parts_advice
 from dmondrian.drift.drift_forest import empty_shard
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.errors import CheckpointError, ParameterError
+from dmondrian.errors import CheckpointError, ClusterError, ParameterError
 from dmondrian.forest.forest import Forest
 from tests.distributed.conftest import ROWS, Fit, Grow, digests, resize
 
@@ -277,11 +280,23 @@ def test_a_finished_run_is_one_as_any(
 ) -> None:
     options: dict[str, Any] = {"data": adult / "part-0.parquet", "row_parts": PARTS}
     plain = fit("plain", estimator=cube(n_estimators=4), data=options["data"])
-    run = fit("parts", estimator=cube(), validation=str(adult / "part-1.parquet"), **options)
+    seen: list[Event] = []
+    run = fit(
+        "parts", estimator=cube(), validation=str(adult / "part-1.parquet"), on_event=seen.append,
+        alerts={"when": ["log_loss_held_out > 0.001", "workers < 1"]}, **options,
+    )  # fmt: skip
+    assert [event.values["when"] for event in seen if event.kind == "alert"] == [
+        "log_loss_held_out > 0.001"
+    ]
+    (raised,) = read_alerts(Run.open(run.run_url).store)["on"]
+    assert raised["row"] == ROWS // 2
     assert run.metrics == {}
     assert run.held_out["best"] == ROWS // 2
     others = fit("others", estimator=cube(), first_tree=2, **options)
+    rest = fit("rest", estimator=cube(), data=options["data"], first_tree=2, progressive=False)
     joined, _ = merge([run.run_url, others.run_url], tmp_path / "joined")
+    with pytest.raises(CheckpointError, match=r"\[run\] row_parts: 3 there, nothing here"):
+        merge([run.run_url, rest.run_url], tmp_path / "unlike")
     grow(run.run_url, 4, client=client)
     expected = sums(dmondrian.load(plain.run_url).forest_)
     for url in (run.run_url, joined.url):
@@ -302,8 +317,10 @@ def test_new_files_are_learned_after_the_parts(
             raise StopError
 
     options: dict[str, Any] = {"row_parts": PARTS, "estimator": cube(), "checkpoint_every": 1000}
-    fit("a", data=first, **options)
+    left = Run.open(fit("a", data=first, **options).run_url).store
+    left.put(f"{FOLDER}/blobs/left", b"of a process that was killed before it deleted them")
     a = fit("a", data=both, **options)
+    assert not left.list(FOLDER)
     assert a.summary["rows"] == ROWS // 2
     with pytest.raises(StopError):
         fit("b", data=first, progress=stop, window=1, **options)
@@ -388,7 +405,8 @@ def test_numbers_of_parts_are_checked(fit: Fit) -> None:
     for bad in (1, 0, 5000, True, 2.0):
         with pytest.raises(ParameterError, match="expected a number from 2 to 4,096"):
             check_row_parts(cube(), bad)
-    check_row_parts(cube(), None)
+    assert check_row_parts(cube(), None) is None
+    assert type(check_row_parts(cube(), np.int64(3))) is int
     rows = pa.table({"x": [0.1, 0.2, 0.3], "y": ["a", "b", "a"]})
     with pytest.raises(ParameterError, match="source of batches"):
         fit(estimator=cube(), data=iter([rows]), target="y", row_parts=2)
@@ -426,3 +444,85 @@ def test_parts_are_advised_where_workers_would_be_idle(
     assert row_parts_advice(of(cube(lifetime=None)), many, 5) is None  # merging takes longer
     calibrated = Run(run.store, {**run.run_json, "estimator": {"calibrate": "auto"}})
     assert row_parts_advice(calibrated, many, 5) is None
+
+
+def test_parts_are_advised_to_those_alone_who_can_ask_for_them(
+    fit: Fit,
+    adult: Path,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """New trees and sources of batches have no parts of rows."""
+    monkeypatch.setattr(merged_ranges, "UNIT_ROWS", 2)
+    caplog.set_level("INFO", "dmondrian")
+    file, estimator = adult / "part-0.parquet", cube(n_estimators=1)
+
+    def is_advised() -> bool:
+        found = "with row_parts = 2 all would learn" in caplog.text
+        caplog.clear()
+        return found
+
+    run = fit("files", estimator=estimator, data=file)
+    assert is_advised()
+    grow(run.run_url, 2, client=client)
+    assert not is_advised()
+    fit("batches", estimator=estimator, data=iter([pq.read_table(file)]))
+    assert not is_advised()
+
+
+class CountingTaskPool(merged_ranges.TaskPool):
+    """Counts merges, and asks for a stop at the second level of them."""
+
+    levels: ClassVar[list[int]] = []
+    on_second: ClassVar[Callable[[], None]]
+
+    def run(self, on_result: Callable[[Any], None]) -> None:
+        self.levels.append(len(self._chains))
+        if len(self.levels) == 2:
+            self.on_second()
+        super().run(on_result)
+
+
+def test_an_attempt_is_noted_when_its_parts_are_merged(
+    fit: Fit, parted: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before: merging may fail, be stopped, or be all that an attempt does."""
+    options: dict[str, Any] = {"estimator": cube(), "row_parts": PARTS}
+
+    def fail() -> None:
+        raise ClusterError("no worker is left")
+
+    def stop() -> None:
+        store = Run.open(tmp_path / "run").store
+        holder = holder_of(store)
+        assert holder is not None
+        ask_to_stop(store, holder)
+        monkeypatch.setattr(Lease, "check", lambda lease, now=True: lease._look())
+
+    for end, error, why in (
+        (fail, ClusterError, "no worker"),
+        (stop, KeyboardInterrupt, "while 3 parts of the rows were merged.* merge them, from the"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(CountingTaskPool, "levels", [])
+            patch.setattr(CountingTaskPool, "on_second", staticmethod(end), raising=False)
+            patch.setattr(merged_ranges, "TaskPool", CountingTaskPool)
+            with pytest.raises(error, match=why):
+                fit(**options)
+    monkeypatch.undo()
+    last = fit(**options)
+    assert digests(last) == digests(parted)
+    assert (last.summary["rows"], last.summary["merged_parts"]) == (0, PARTS)
+    assert summary_line(last.summary).startswith("3 parts of the rows, learned before, were merged")
+    run = Run.open(last.run_url)
+    failed, stopped, merged = sorted(run.attempts(), key=lambda note: note["began"])
+    assert [one["outcome"] for one in (failed, stopped, merged)] == [
+        "failed", "stopped", "finished",
+    ]  # fmt: skip
+    assert failed["error"] == "ClusterError: no worker is left"
+    assert [one["summary"]["rows"] for one in (failed, stopped, merged)] == [ROWS, 0, 0]
+    assert merged["workers"]
+    for one in (failed, stopped, merged):  # seconds of merging count
+        assert one["summary"]["seconds"] == pytest.approx(one["ended"] - one["began"], abs=0.2)
+    assert not summary_line(fit(**options).summary).startswith("3 parts")

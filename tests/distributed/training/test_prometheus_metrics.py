@@ -16,6 +16,7 @@ from deltalake import write_deltalake
 from distributed import Client
 from prometheus_client.parser import text_string_to_metric_families
 
+from dmondrian import MondrianForestClassifier
 from dmondrian.data import Joined
 from dmondrian.distributed import Event, Learned, follow
 from dmondrian.distributed.cluster.prometheus_metrics import PrometheusMetrics
@@ -144,6 +145,26 @@ def test_following_serves_its_lag(
     assert [found[("dmondrian_lag_seconds",)] for _, found in lags] == [0.0, 0.0]
     assert len(while_learning) == 2
     assert min(while_learning) > 0.0
+
+
+def test_what_was_measured_after_training_is_served(
+    adult: Path, client: Client, tmp_path: Path, scrape: Scraper
+) -> None:
+    """The one checkpoint of a run in parts of rows is measured when they are merged."""
+    held = tmp_path / "held.parquet"
+    pq.write_table(pq.read_table(ADULT, columns=COLUMNS).slice(ROWS, 100), held)
+    served: list[tuple[Learned, dict[Any, float]]] = []
+    follow(
+        MondrianForestClassifier(1, domain="cube", lifetime=2.0, random_state=0),
+        adult / "part-0.parquet", target="income", run=tmp_path / "run", client=client,
+        validation=held, row_parts=2, once=True, metrics_port=0,
+        on_learned=lambda learned: served.append((learned, scrape())),
+    )  # fmt: skip
+    ((learned, found),) = served
+    (measured,) = learned.run.held_out["checkpoints"]
+    assert found["dmondrian_metric", "held_out", "log_loss"] == measured["log_loss"]
+    assert found[("dmondrian_best_position",)] == measured["position"] == 3000
+    assert found[("dmondrian_rows",)] == 3000
 
 
 def test_following_serves_how_late_labels_come(
