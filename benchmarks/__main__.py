@@ -42,7 +42,7 @@ RUNS = (
     Run("throughput", "--max-rows 100000", "--workloads adult friedman1 --max-rows 1000 --repeats 1"
         " --models dmondrian --at-hand 16", takes_peers=True),
     Run("calibrating", "",
-        "--sets adult --max-rows 400 --trees 2 --single 100 200 300 --repeats 1"),
+        "--sets adult --max-rows 600 --trees 2 --single 100 200 300 --repeats 1"),
     Run("answering", "--max-rows 100000",
         "--workloads adult friedman1 --max-rows 1000 --repeats 1"),
     Run("forecasts", "", "--streams classes labels --max-rows 2000 --trees 2 --repeats 1"),
@@ -94,7 +94,7 @@ RUNS = (
     Run("recovery", "", None),
     Run("far_hosts", "", None),
     Run("scaling", "", None, takes_data=False),
-    Run("row_parts", "--fresh", None, takes_data=False),
+    Run("row_parts", "--fresh", "--fresh --max-rows 4000 --endless-rows 1000", takes_data=False),
     Run("scaling_model", "", None, takes_data=False),
 )  # fmt: skip
 NAMES = tuple(run.script for run in RUNS)

@@ -212,8 +212,10 @@ def _learn(
         n_threads = sum(client.nthreads().values())
         if (advice := row_parts_advice(attempt.run, attempt.n_rows, n_threads)) is not None:
             _log.info(advice, extra=NOTED)
+    if ROW_PARTS not in attempt.run.run_json:
+        return attempt.drive(client, manifest, lease)
     before: dict[str, Any] = {}
-    while ROW_PARTS in attempt.run.run_json:
+    for tries_left in (1, 0):
         if manifest is None:
             manifest, before = _learn_ranges(attempt, client, lease)
             attempt.ledger = attempt.open(manifest)
@@ -221,11 +223,13 @@ def _learn(
             if not attempt.is_end(manifest):
                 manifest = attempt.drive(client, manifest, lease)
                 before = added(before, attempt.summary) if before else attempt.summary
-            attempt.summary = before
-            return manifest
-        except DamagedCheckpointError:  # the merged trees: they are made again
+            break
+        except DamagedCheckpointError:  # the merged trees: they are made again, once
+            if not tries_left:
+                raise
             manifest = None
-    return attempt.drive(client, manifest, lease)
+    attempt.summary = before
+    return manifest
 
 
 def _learn_ranges(

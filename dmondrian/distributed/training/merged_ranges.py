@@ -258,35 +258,22 @@ def merge_ranges(
     KeyboardInterrupt
         The run was asked to stop.
     """
-    began, parts = time.monotonic(), counted(len(below.run_json[RANGES]), "part")
-    _log.info("merging the trees of %s of the rows", parts, extra=NOTED)
-    try:
-        manifest = _merge_ranges(run, below, learned, plan, client, lease, hosts)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"stopped while {parts} of the rows were merged; their trees are saved: run the same "
-            "command again to merge them, from the first two on"
-        ) from None
-    _log.info("merged in %.1f seconds", time.monotonic() - began, extra=NOTED)
-    return manifest
-
-
-def _merge_ranges(
-    run: Run,
-    below: Run,
-    learned: Manifest,
-    plan: Plan,
-    client: Client,
-    lease: Lease,
-    hosts: set[str],
-) -> Manifest:
+    began, n_parts = time.monotonic(), counted(len(below.run_json[RANGES]), "part")
+    _log.info("merging the trees of %s of the rows", n_parts, extra=NOTED)
     n_each = len(below.run_json["shards"])
     blobs = [(shard["digest"], shard["bytes"]) for _, shard in sorted(learned.shards.items())]
     parts = [blobs[first : first + n_each] for first in range(0, len(blobs), n_each)]
     merged: list[MergedState] = []
     while len(parts) > 1:
         left_over = parts[len(parts) // 2 * 2 :]
-        merged = _merge_pairs(below, run if len(parts) == 2 else below, parts, client, lease)
+        out = run if len(parts) == 2 else below
+        try:
+            merged = _merge_pairs(below, out, parts, client, lease)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"stopped while {n_parts} of the rows were merged; their trees are saved: run the "
+                "same command again to merge them, from the first two on"
+            ) from None
         hosts |= {state.worker for state in merged}
         found = [state.blob for state in merged]
         parts = [found[first : first + n_each] for first in range(0, len(found), n_each)]
@@ -294,10 +281,12 @@ def _merge_ranges(
     lease.check()
     saved = {shard: shard_entry(state.blob) for shard, state in enumerate(merged)}
     position = learned.position
-    return run.commit(
+    manifest = run.commit(
         position, saved, learned.metrics, None, position == plan.n_rows, plan.digest_at(position),
         total([state.summary for state in merged]),
     )  # fmt: skip
+    _log.info("merged in %.1f seconds", time.monotonic() - began, extra=NOTED)
+    return manifest
 
 
 def _merge_pairs(
