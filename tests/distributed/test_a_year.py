@@ -35,7 +35,7 @@ from tests.distributed.conftest import PATIENCE, digests, forest, wait_until, wo
 
 deltalake = pytest.importorskip("deltalake")
 
-MONTHS, HOURS, ROWS = 12, 4, 100
+MONTHS, HOURS, ROWS = 12, 2, 200
 LONG, LONG_ROWS = 9 * HOURS, 20_000  # an hour with rows enough to be disturbed
 ALERT = "log_loss_window > 0.65"
 OPTIONS: dict[str, Any] = {"target": "y", "exclude": ["id", "month"], "classes": [0, 1]}
