@@ -12,11 +12,11 @@ puts notes together: those that are counted in the sums are named there until th
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from dmondrian.checkpoint import document
@@ -45,7 +45,8 @@ class Work:
 
 def add_note(store: Store, info: Mapping[str, Any]) -> str:
     """Note one attempt; return its id."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    # Names are in order of time; two attempts may end within a second.
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     attempt_id = f"{stamp}-{uuid.uuid4().hex[:8]}"
     store.put(f"{FOLDER}/{attempt_id}.json", document.seal(info))
     names = _names(store)

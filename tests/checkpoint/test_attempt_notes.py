@@ -13,8 +13,6 @@ from tests.killed import KilledError, kill_at
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_notes, "KEPT", 3)
-    stamps = iter(range(1000))
-    monkeypatch.setattr(attempt_notes.time, "strftime", lambda *_: f"{next(stamps):04d}")
 
 
 def note(store: Store, number: int) -> None:
