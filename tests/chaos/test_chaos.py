@@ -1,6 +1,6 @@
 """Seeded chaos: after whatever happens to workers, store and coordinator, the same bytes.
 
-By default a few schedules, chosen so that together they lose workers in every way;
+The thorough run has a few schedules, chosen so that together they lose workers in every way;
 ``DMONDRIAN_CHAOS_SEEDS=20`` runs the seeds 0 to 19 instead. ``python -m benchmarks.chaos`` does the
 same with more rows and takes the time.
 """
@@ -42,12 +42,6 @@ FORESTS: dict[str, dict[str, Any]] = {
 }
 Run = Callable[[str, str, list[Fault]], Outcome]
 DRAWN = [("never forgets", seed) for seed in SEEDS] + [("follows", seed) for seed in SEEDS[:1]]
-# The shortest of the few schedules; the thorough run has all.
-SHORT = ("never forgets", 10)
-CASES = [
-    pytest.param(name, seed, marks=() if N_SEEDS or (name, seed) == SHORT else pytest.mark.thorough)
-    for name, seed in DRAWN
-]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +77,10 @@ def calm(run: Run) -> Callable[[str], Outcome]:
     return call
 
 
-@pytest.mark.parametrize(("name", "seed"), CASES)
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [pytest.param(*drawn, marks=() if N_SEEDS else pytest.mark.thorough) for drawn in DRAWN],
+)
 def test_chaos_changes_no_byte_and_replays_lost_shards_alone(
     run: Run, calm: Callable[[str], Outcome], name: str, seed: int
 ) -> None:

@@ -172,6 +172,7 @@ def test_rows_are_learned_once_whatever_becomes_of_files_and_process(
     assert there["rows"] == expected["rows"] == 62_400
 
 
+@pytest.mark.thorough
 def test_ctrl_c_while_rows_are_learned_saves_them_and_ends(
     following: Callable[..., subprocess.Popen[str]], data: Path, tmp_path: Path, shared: str
 ) -> None:

@@ -114,7 +114,7 @@ def test_ctrl_c_while_the_local_workers_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "seconds"),
     [
-        pytest.param(signal.SIGTERM, 0.0, id="SIGTERM, workers start"),
+        pytest.param(signal.SIGTERM, 0.0, id="SIGTERM, workers start", marks=pytest.mark.thorough),
         pytest.param(signal.SIGINT, 2.5, id="SIGINT, later"),
         pytest.param(signal.SIGINT, 0.0, id="SIGINT, workers start", marks=pytest.mark.thorough),
         pytest.param(signal.SIGTERM, 2.5, id="SIGTERM, later", marks=pytest.mark.thorough),

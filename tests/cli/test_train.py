@@ -161,6 +161,7 @@ def test_two_workers_make_the_same_bytes(undisturbed, keys, tmp_path):
     assert digests(run) == digests(undisturbed[0])
 
 
+@pytest.mark.thorough
 def test_killed_and_run_again_makes_the_same_bytes(undisturbed, keys, shared, tmp_path):
     run = tmp_path / "killed"
     process = start(*train_words(run, *keys, "cluster.workers=1"))
@@ -183,7 +184,7 @@ def test_ctrl_c_stops_at_a_checkpoint_and_the_command_goes_on(undisturbed, keys,
     assert "run the same command again to go on" in stderr
     assert "Traceback" not in stderr
     assert not manifests(run)[-1]["final"]
-    finish(*train_words(run, *keys, f"cluster.scheduler={shared}"))
+    call(*train_words(run, *keys, f"cluster.scheduler={shared}"))
     assert digests(run) == digests(undisturbed[0])
 
 

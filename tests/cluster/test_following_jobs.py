@@ -36,25 +36,17 @@ KILLED = {  # workers of each job that loses one
     "amf-regressor, following in blocks": 2,
     "amf-regressor, following in blocks, boosted": 2,
 }
-# Each forest in one job at least; the thorough run has all.
-LOSING = (
-    "amf-classifier, following by time, boosted",
-    "amf-regressor, following",
-    "amf-regressor, following in blocks, boosted",
-)
-WORKERS = [1, 2, 5]
+# One job of each kind; the thorough run has all.
+FEW = {("amf-classifier, following in blocks", 2), ("amf-regressor, following by time", 5)}
+LOSING = "amf-regressor, following"
 CASES = [
-    pytest.param(
-        name,
-        n_workers,
-        marks=() if n_workers == WORKERS[at % 3] and name not in LOSING else pytest.mark.thorough,
-    )
-    for at, name in enumerate(NAMES)
-    for n_workers in WORKERS
+    pytest.param(name, n, marks=() if (name, n) in FEW else pytest.mark.thorough)
+    for name in NAMES
+    for n in (1, 2, 5)
 ]
 LOSSES = [
-    pytest.param(name, n_workers, marks=() if name in LOSING else pytest.mark.thorough)
-    for name, n_workers in KILLED.items()
+    pytest.param(name, n, marks=() if name == LOSING else pytest.mark.thorough)
+    for name, n in KILLED.items()
 ]
 
 

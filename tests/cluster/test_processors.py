@@ -20,6 +20,7 @@ from numba.core.registry import cpu_target
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
 from tests.cli.command import PROJECT, TIMEOUT, arguments
+from tests.cluster.forests import FORESTS, digest
 
 pytestmark = pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
 
@@ -106,9 +107,12 @@ def test_nothing_is_compiled_once_all_kernels_are_there(
     assert kept(warmed) == before
 
 
-@pytest.mark.slow
-def test_forests_are_those_that_are_known() -> None:
-    assert forests({})[0]["digests"] == json.loads(KNOWN.read_text())
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n.startswith("amf") else pytest.mark.thorough) for n in FORESTS],
+)
+def test_forests_are_those_that_are_known(name: str) -> None:
+    assert digest(name) == json.loads(KNOWN.read_text())[name]
 
 
 @pytest.mark.slow

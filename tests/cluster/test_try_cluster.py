@@ -113,7 +113,9 @@ def test_a_local_cluster_is_encrypted_where_certificates_are_given(strangers: Tl
         assert client.submit(sum, [1, 2]).result(timeout=60) == 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
+)
 def test_everything_ends_with_the_command(number: signal.Signals, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     process = start_cluster("--workers", "1", "--folder", folder).process

@@ -133,6 +133,7 @@ def test_parts_of_rows_are_in_the_certificate_and_no_more_than_the_rows_left(
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.thorough(but="True")
 def test_it_has_the_bytes_of_never_having_had_them(
     client: Client, tmp_path: Path, shuffle: bool
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_job_whose_files_are_all_in_a_bucket(
         assert KEY_ID.encode() not in data
 
 
+@pytest.mark.thorough
 def test_a_run_with_lags_in_a_bucket(
     bucket: str, adult: Path, client: Client, tmp_path: Path
 ) -> None:

@@ -82,7 +82,12 @@ FOLLOWED = {"version_1_0_0": "bab0a90: a run with late labels, held-out rows and
 FORESTS = {"run": {"n_estimators": 2, "random_state": 7, **SETTLED}, "drift": FOLLOWING}
 
 
-@pytest.fixture(params=FORMATS)
+def some(*names: str) -> list[Any]:
+    """Return the formats, of which only these are read in each run of the tests."""
+    return [pytest.param(n, marks=() if n in names else pytest.mark.thorough) for n in FORMATS]
+
+
+@pytest.fixture(params=some("forest_1", "follow_2", "version_1_0_0", "sparse_rows"))
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return copied(request.param, tmp_path)
 
@@ -187,7 +192,7 @@ def others_made_of(stored: Path, names: Collection[str] | None = None) -> dict[s
     return made
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", some("forest_1", "version_1_0_0"))
 def test_models_of_other_algorithms_are_read_and_go_on(tmp_path: Path, name: str) -> None:
     known = json.loads(DIGESTS.read_text())[name]["others"]
     assert others_made_of(copied(name, tmp_path)) == known

@@ -83,6 +83,8 @@ ROW_BY_ROW = {
     "online": (OnlineRandomForestClassifier(**FIXED), CLASSES),
     "online regressor": (OnlineRandomForestRegressor(**FIXED), NUMBERS),
 }
+# Each other kind compiles kernels of its own for five seconds and more; the thorough run has all.
+COMPILED = ("amf, expected", "amf regressor", "online")
 
 
 def parameters_of(estimator: Any, y: np.ndarray) -> Any:
@@ -140,7 +142,10 @@ CUTS: list[tuple[list[list[int]], list[int], int]] = [
 ]
 
 
-@pytest.mark.parametrize("name", ROW_BY_ROW)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in COMPILED else pytest.mark.thorough) for n in ROW_BY_ROW],
+)
 def test_metrics_are_those_of_a_forest_that_is_asked_before_each_row(name: str) -> None:
     estimator, y = ROW_BY_ROW[name]
     reported = [metrics_of(estimator, y, shards, cuts, None, n) for shards, cuts, n in CUTS]
@@ -275,7 +280,8 @@ def test_forecasts_that_are_worse_than_the_mean_are_warned_of_once(
     noise = pa.table({"x": draw.random(3000), "y": draw.normal(size=3000)})
     pq.write_table(noise, tmp_path / "noise.parquet", row_group_size=500)
     reported: dict[str, Any] = {"target": "y", "client": client, "checkpoint_every": "1000 rows"}
-    estimator = AMFRegressor(n_estimators=1, use_aggregation=False, random_state=0)
+    given: dict[str, Any] = {"learning_rate": 1.0, "feature_scales": None}
+    estimator = AMFRegressor(n_estimators=1, random_state=0, **given)
     run = train(estimator, tmp_path / "noise.parquet", run=tmp_path / "run", **reported)
     assert run.metrics["r2"] < -0.5
     assert [record.message for record in caplog.records].count(WORSE) == 1

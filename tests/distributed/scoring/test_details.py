@@ -33,14 +33,22 @@ QUANTILES = {"loss": "quantile", "quantile": [0.1, 0.9], "lifetime": "penalized"
 @pytest.mark.parametrize(
     ("estimator", "target", "n_details"),
     [
-        (AMFClassifier(3, calibrate=True, random_state=0), "income", 2),
-        (MondrianForestRegressor(3, aggregation="hierarchy", random_state=0), "age", 2),
-        (GeneralizedMondrianForestRegressor(3, **QUANTILES, max_lifetime=2.0), "age", 2),
-        (GeneralizedMondrianForestClassifier(3, loss="exponential"), "income", 2),
-        (OnlineRandomForestClassifier(3, **BOUNDED), "income", 1),
+        pytest.param(AMFClassifier(3, calibrate=True, random_state=0), "income", 2, id="classes"),
+        pytest.param(
+            MondrianForestRegressor(3, aggregation="hierarchy", random_state=0), "age", 2,
+            id="labels", marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            GeneralizedMondrianForestRegressor(3, **QUANTILES, max_lifetime=2.0), "age", 2,
+            id="quantiles", marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            GeneralizedMondrianForestClassifier(3, loss="exponential"), "income", 2,
+            id="decisions", marks=pytest.mark.thorough,
+        ),
+        pytest.param(OnlineRandomForestClassifier(3, **BOUNDED), "income", 1, id="no boxes"),
     ],
-    ids=["classes", "labels", "quantiles", "decisions", "no boxes"],
-)
+)  # fmt: skip
 def test_the_other_columns_are_the_same(
     estimator: Any, target: str, n_details: int, fit: Fit, adult: Path, client: Client,
     tmp_path: Path,

@@ -101,7 +101,7 @@ def test_a_row_outside_the_cube_is_refused_with_its_column(
     adult: Path, fit: Fit, client: Client, tmp_path: Path
 ) -> None:
     estimator = MondrianForestRegressor(2, domain="cube", lifetime=2.0, random_state=1)
-    run = fit(estimator=estimator, target="age", exclude=["income"])
+    run = fit(estimator=estimator, target="age", exclude=["income"], progressive=False)
     frame = pd.read_parquet(sorted(adult.iterdir())[0])
     frame.loc[7, "hours-per-week"] = 1000
     frame.to_parquet(tmp_path / "rows.parquet")

@@ -17,7 +17,7 @@ from dmondrian.checkpoint import Lease, Run, lease, load_model
 from dmondrian.checkpoint.codec import encode_forest
 from dmondrian.checkpoint.merging import merge
 from dmondrian.checkpoint.parts import parts_of
-from dmondrian.distributed import Progress, TrainedRun, evaluate, grow, score
+from dmondrian.distributed import Progress, TrainedRun, evaluate, grow, score, train
 from dmondrian.errors import (
     CheckpointError,
     CorruptError,
@@ -30,10 +30,12 @@ from tests.distributed.conftest import CHOSEN, ROWS, Fit, digests, forest
 SETTINGS = {"alpha": 0.05, "charge_opening": True}
 
 
-@pytest.fixture
-def full(fit: Fit) -> TrainedRun:
+@pytest.fixture(scope="module")
+def full(adult: Path, client: Client, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     """Ten trees from the start."""
-    return fit("full", estimator=forest(n_estimators=10))
+    run = tmp_path_factory.mktemp("full") / "run"
+    given = {"target": "income", "client": client, "checkpoint_every": "1000 rows"}
+    return train(forest(n_estimators=10), adult, run=run, **given)
 
 
 def trees_of(url: str | Path) -> bytes:
@@ -64,8 +66,9 @@ def stop_after(rows: int) -> object:
 def test_grown_trees_are_those_of_a_run_that_had_them_from_the_start(
     fit: Fit, client: Client, tmp_path: Path
 ) -> None:
-    full = fit("full", estimator=forest(n_estimators=10, **CHOSEN))
-    begun = fit("begun", estimator=forest(**CHOSEN))
+    chosen = {**CHOSEN, "warmup_rows": 500}
+    full = fit("full", estimator=forest(n_estimators=10, **chosen))
+    begun = fit("begun", estimator=forest(**chosen))
     folder = copy_of(begun, tmp_path / "grown")
     run = grow(folder, 8, client=client, checkpoint_every="2000 rows")
     assert dmondrian.load(folder).n_estimators == 8

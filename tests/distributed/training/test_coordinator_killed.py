@@ -80,6 +80,7 @@ def test_a_killed_job_run_again_ends_with_the_same_blobs(
     assert run.metrics == undisturbed.metrics
 
 
+@pytest.mark.thorough
 def test_a_killed_job_of_candidates_run_again_ends_with_the_same_blobs(
     start: Start, tmp_path: Path, fit: Fit
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_killed_job_of_parts_run_again_ends_with_the_same_blobs(
     assert digests(run) == digests(whole)
 
 
+@pytest.mark.thorough
 def test_a_killed_job_that_follows_the_stream_goes_on_amid_a_block(
     start: Start, tmp_path: Path, fit: Fit
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_stopped_coordinator_is_taken_over_and_gives_way_when_it_wakes(
     wait_until(lambda: not group_of(process.pid))
 
 
+@pytest.mark.thorough
 def test_ctrl_c_in_a_terminal_saves_and_ends_all_processes(
     start: Start, tmp_path: Path, fit: Fit, undisturbed: TrainedRun
 ) -> None:

@@ -42,6 +42,7 @@ ESTIMATORS: dict[str, Any] = {
     "classifier": AMFClassifier(**{**SETTLED, **FIXED, "calibrate": True}),
     "kernel": MondrianKernelRegressor(lifetime=1.5, n_passes=1, batch_size=128, **FIXED),
 }
+FEW = {("classifier", 1), ("regressor", 0), ("kernel", 0)}
 
 
 def write(folder: Path, is_null: list[bool], is_class: bool) -> Path:
@@ -65,8 +66,14 @@ def fit(client: Client, estimator: Any, data: Path, run: Path, **options: Any) -
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("at", [0, 1])
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        pytest.param(name, at, marks=() if (name, at) in FEW else pytest.mark.thorough)
+        for name in ESTIMATORS
+        for at in (0, 1)
+    ],
+)
 def test_a_file_without_any_target_teaches_and_measures_nothing(
     client: Client, tmp_path: Path, name: str, at: int
 ) -> None:
@@ -108,6 +115,7 @@ def test_where_a_checkpoint_is_taken_in_leading_rows_without_target_changes_no_m
 
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("name", SLICED)
+@pytest.mark.thorough(but="hierarchy")
 def test_checkpoints_change_no_metric_of_rows_that_are_forecast_in_slices(
     client: Client, tmp_path: Path, name: str
 ) -> None:

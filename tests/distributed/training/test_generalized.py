@@ -98,6 +98,7 @@ def test_binary_costs_give_decisions_and_probabilities(
     ],
     ids=["fixed", "penalized"],
 )
+@pytest.mark.thorough(but="fixed")
 def test_a_density_is_trained_scored_and_evaluated(
     fit: Fit, client: Client, tmp_path: Path, options: dict[str, Any]
 ) -> None:

@@ -500,6 +500,7 @@ def test_what_cannot_be_right_with_lags_is_refused(fit: Fit, client, tmp_path: P
 
 
 @pytest.mark.parametrize("bad", [700, 890])
+@pytest.mark.thorough(but="700")
 def test_rows_that_cannot_be_learned_are_mended_in_the_data(
     fit: Fit, plain: Fit, tmp_path: Path, bad: int
 ) -> None:
@@ -527,6 +528,7 @@ def test_rows_that_cannot_be_learned_are_mended_in_the_data(
 
 
 @pytest.mark.parametrize("bad", [6500, 8500])  # in the file of a checkpoint, and in one behind it
+@pytest.mark.thorough(but="6500")
 def test_rows_behind_a_checkpoint_of_their_stream_are_not_said_to_be_mended(
     fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int
 ) -> None:
@@ -538,9 +540,10 @@ def test_rows_behind_a_checkpoint_of_their_stream_are_not_said_to_be_mended(
     fit("run")
     for start, stop in ((600, 7200), (7200, len(frame))):
         put(frame, tmp_path / "data", start, stop, 200)
+    seldom = {"checkpoint_every": "1500 rows"}
     for _ in range(2):
         with pytest.raises(DataError, match=r"the target 'sold' is missing") as refused:
-            fit("run")
+            fit("run", **seldom)
         assert 600 < max(Run.open(tmp_path / "run").manifests()) <= bad
         assert "a checkpoint is of a stream that has these rows" in str(refused.value)
         assert "train a new run, in another folder" in str(refused.value)
@@ -553,7 +556,7 @@ def test_rows_behind_a_checkpoint_of_their_stream_are_not_said_to_be_mended(
             name.unlink()
     with pytest.raises(DataError, match=r"changed.*with lags.*other rows cannot take their place"):
         fit("run")
-    assert fit("new").summary["rows"] == len(good)
+    assert fit("new", **seldom).summary["rows"] == len(good)
 
 
 def test_a_job_on_the_cluster_has_lags(fit: Fit, pair: Client, tmp_path: Path) -> None:

@@ -279,7 +279,8 @@ def test_a_finished_run_is_one_as_any(
     fit: Fit, adult: Path, client: Client, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"data": adult / "part-0.parquet", "row_parts": PARTS}
-    plain = fit("plain", estimator=cube(n_estimators=4), data=options["data"])
+    all_rows = {"estimator": cube(n_estimators=4), "data": options["data"]}
+    plain = fit("plain", progressive=False, **all_rows)
     seen: list[Event] = []
     run = fit(
         "parts", estimator=cube(), validation=str(adult / "part-1.parquet"), on_event=seen.append,
@@ -330,7 +331,8 @@ def test_new_files_are_learned_after_the_parts(
     assert digests(a) == digests(b)
     assert Run.open(b.run_url).manifests()[0] == ROWS // 2
     grow(a.run_url, 3, client=client)
-    forest, whole = dmondrian.load(a.run_url).forest_, fit("c", estimator=cube(n_estimators=3))
+    forest = dmondrian.load(a.run_url).forest_
+    whole = fit("c", estimator=cube(n_estimators=3), progressive=False)
     assert sums(forest).tobytes() == sums(in_order(whole)).tobytes()
 
 
@@ -347,15 +349,24 @@ def test_sums_of_labels_are_the_same_bytes_for_as_many_parts(
     assert digests(fit("two", client=client, **options)) == digests(one)
 
 
-def test_forests_under_a_loss_and_densities_learn_in_parts(fit: Fit) -> None:
-    quantile = GeneralizedMondrianForestRegressor(
-        2, loss="quantile", quantile=0.5, lifetime=2.0, domain="cube", random_state=1
-    )
-    density = MondrianDensity(2, lifetime=2.0, random_state=1)
-    for estimator, target in ((quantile, "age"), (density, None)):
-        run = fit(estimator.algorithm, estimator=estimator, target=target, row_parts=2)
-        merged, whole = dmondrian.load(run.run_url).forest_, in_order(run)
-        assert sums(merged).tobytes() == sums(whole).tobytes()
+OTHERS: dict[str, tuple[Any, str | None]] = {
+    "density": (MondrianDensity(2, lifetime=2.0, random_state=1), None),
+    "quantile": (
+        GeneralizedMondrianForestRegressor(
+            2, loss="quantile", quantile=0.5, lifetime=2.0, domain="cube", random_state=1
+        ),
+        "age",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.thorough(but="density")
+def test_forests_under_a_loss_and_densities_learn_in_parts(fit: Fit, name: str) -> None:
+    estimator, target = OTHERS[name]
+    run = fit(estimator=estimator, target=target, row_parts=2)
+    merged, whole = dmondrian.load(run.run_url).forest_, in_order(run)
+    assert sums(merged).tobytes() == sums(whole).tobytes()
 
 
 @pytest.mark.thorough

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,23 @@ from dmondrian.distributed.training.minibatch_barrier import MinibatchBarrier
 from dmondrian.distributed.worker import tasks
 from dmondrian.distributed.worker.work_units import chunks_of, cut_jointly
 from dmondrian.errors import ClusterError, DataError, ParameterError, StoreError
-from tests.distributed.conftest import GROUP, ROWS, Fit, Grow, Once, digests, resize
+from tests.distributed.conftest import GROUP, Fit, Grow, Once, digests, resize
 from tests.distributed.training.test_generalized import rows_of
 from tests.estimators.test_amf import same_forest
 
 GIVEN = {"lifetime": 1.5, "random_state": 7, "n_passes": 1, "batch_size": 128}
+ROWS = 3000  # of one file: each mini-batch is a round of messages
+FILES = 100  # of 5 rows each
+
+
+@pytest.fixture
+def rows(adult: Path) -> Path:
+    return adult / "part-0.parquet"
+
+
+@pytest.fixture
+def fit(fit: Fit, rows: Path) -> Fit:
+    return partial(fit, data=rows)
 
 
 def regressor(n_trees: int = 5, **more: object) -> MondrianKernelRegressor:
@@ -35,7 +48,7 @@ def regressor(n_trees: int = 5, **more: object) -> MondrianKernelRegressor:
 
 
 def test_a_run_is_the_estimator_and_scores_as_it_does(
-    fit: Fit, adult: Path, client: Client, tmp_path: Path
+    fit: Fit, rows: Path, client: Client, tmp_path: Path
 ) -> None:
     run = fit("kernel", estimator=regressor(), target="age", n_shards=3)
     X, y = rows_of(run)
@@ -43,11 +56,11 @@ def test_a_run_is_the_estimator_and_scores_as_it_does(
     shared = run.to_local()
     assert same_forest(alone, shared)
     assert isinstance(shared, MondrianKernelRegressor)
-    assert score(run.run_url, adult, tmp_path / "out", client=client)["rows"] == ROWS
+    assert score(run.run_url, rows, tmp_path / "out", client=client)["rows"] == ROWS
     files = sorted((tmp_path / "out").glob("part-*.parquet"))
     reported = pa.concat_tables([pq.read_table(file) for file in files])
     assert np.array_equal(reported.column("prediction").to_numpy(), alone.predict(X))
-    measured = evaluate(run.run_url, adult, client=client)
+    measured = evaluate(run.run_url, rows, client=client)
     assert measured["rmse"] == pytest.approx(np.sqrt(np.mean((alone.predict(X) - y) ** 2)))
     assert measured["rmse"] < run.metrics["rmse"] < 1.2 * y.std()
     assert run.metrics["rows"] == ROWS
@@ -60,16 +73,16 @@ def test_shards_workers_and_checkpoints_change_no_byte(fit: Fit) -> None:
         checkpoint_every="700 rows", progressive=False,
     )  # fmt: skip
     assert same_forest(first.to_local(), second.to_local())
-    assert len(Run.open(second.run_url).manifests()) == 9
+    assert len(Run.open(second.run_url).manifests()) == 5
     assert not second.metrics
 
 
-def test_classes_have_probabilities(fit: Fit, adult: Path, client: Client, tmp_path: Path) -> None:
+def test_classes_have_probabilities(fit: Fit, rows: Path, client: Client, tmp_path: Path) -> None:
     estimator = MondrianKernelClassifier(4, **GIVEN)  # type: ignore[arg-type]  # as named
     run = fit("classes", estimator=estimator)
     X, y = rows_of(run)
     shared = run.to_local()
-    score(run.run_url, adult, tmp_path / "out", client=client)
+    score(run.run_url, rows, tmp_path / "out", client=client)
     files = sorted((tmp_path / "out").glob("part-*.parquet"))
     table = pa.concat_tables([pq.read_table(file) for file in files])
     assert table.column_names == [
@@ -77,7 +90,7 @@ def test_classes_have_probabilities(fit: Fit, adult: Path, client: Client, tmp_p
     ]  # fmt: skip
     proba = np.stack([table.column(k).to_numpy() for k in (1, 2)], axis=1)
     np.testing.assert_allclose(proba, shared.predict_proba(X), rtol=1e-12)
-    measured = evaluate(run.run_url, adult, client=client)
+    measured = evaluate(run.run_url, rows, client=client)
     assert measured["accuracy"] == pytest.approx(shared.score(X, shared.classes_[y.astype(int)]))
     assert 0.0 < run.metrics["log_loss"] < np.log(2.0)
 
@@ -92,13 +105,13 @@ def test_units_end_with_batches_and_blocks(fit: Fit) -> None:
 
 
 @pytest.fixture
-def small(adult: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """A folder of 200 files of 5 rows each, and all of their rows in one file."""
-    table = pq.read_table(adult / "part-0.parquet").slice(0, 1000)
+def small(rows: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A folder of files of 5 rows each, and all of their rows in one file."""
+    table = pq.read_table(rows).slice(0, 5 * FILES)
     folder, whole = tmp_path / "small", tmp_path / "whole.parquet"
     folder.mkdir()
     pq.write_table(table, whole)
-    for i in range(200):
+    for i in range(FILES):
         pq.write_table(table.slice(5 * i, 5), folder / f"{i:03d}.parquet")
     return folder, whole
 
@@ -120,9 +133,10 @@ def test_small_files_are_learned_in_steps_of_many(
         runs.append(fit(name, data=data, **kept))
         counts.append(len(steps))
     assert digests(runs[0]) == digests(runs[1])
-    assert counts[0] == counts[1] < 2 * 200
+    assert counts[0] == counts[1] < 2 * FILES
 
 
+@pytest.mark.thorough
 def test_a_run_that_stopped_between_small_files_goes_on(
     fit: Fit, small: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +146,7 @@ def test_a_run_that_stopped_between_small_files_goes_on(
     learn = tasks._learn
 
     def fail(chunk: Any, shard: Any, encoded: Any, order: Any) -> None:
-        if order.stop > 890:
+        if order.stop > 390:
             raise FloatingPointError("no such number")
         learn(chunk, shard, encoded, order)
 
@@ -154,7 +168,7 @@ def test_steps_end_with_row_groups_where_rows_may_be_dropped(small: tuple[Path, 
     for dropped, joined in (("error", True), ("drop", False)):
         plan = make_plan(small[0], target="age", task="regression", null_target=dropped)
         assert len(chunks_of(plan, None)) == 1
-        assert len(chunks_of(plan, joint)) == (1 if joined else 200)
+        assert len(chunks_of(plan, joint)) == (1 if joined else FILES)
 
 
 def test_rounds_keep_the_first_word_of_each_shard() -> None:
@@ -170,7 +184,7 @@ def test_rounds_keep_the_first_word_of_each_shard() -> None:
 
 
 def test_what_a_run_of_kernels_cannot_do_is_refused(
-    fit: Fit, client: Client, tmp_path: Path
+    fit: Fit, small: tuple[Path, Path], client: Client, tmp_path: Path
 ) -> None:
     for bad, reported in (
         (regressor(lifetime="validation"), "chosen from all rows"),
@@ -183,10 +197,11 @@ def test_what_a_run_of_kernels_cannot_do_is_refused(
             fit("refused", estimator=bad, target="age")
     with pytest.raises(ParameterError, match="has no target"):
         fit("features", estimator=MondrianFeatures(), target="age")
-    run = fit("small", estimator=regressor(2), target="age")
+    kept = {"data": small[1], "estimator": regressor(2), "target": "age"}
+    run = fit("small", **kept)
     with pytest.raises(ParameterError, match="fitted together"):
         grow(run.run_url, 4, client=client)
-    other = fit("other", estimator=regressor(2), target="age", first_tree=2)
+    other = fit("other", first_tree=2, **kept)
     with pytest.raises(ParameterError, match="fitted together"):
         merge([run.run_url, other.run_url], tmp_path / "merged")
 
@@ -208,6 +223,7 @@ def cube(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("solver", ["auto", "cholesky"])
+@pytest.mark.thorough(but="auto")
 def test_forests_of_the_cube_are_the_estimator_in_any_shards(
     fit: Fit, cube: Path, solver: str
 ) -> None:
@@ -226,6 +242,7 @@ def test_forests_of_the_cube_are_the_estimator_in_any_shards(
 
 
 @pytest.mark.parametrize("fitting", ["independent", "joint"])
+@pytest.mark.thorough(but="joint")
 def test_a_row_outside_the_cube_is_refused_or_moved_to_it(
     fit: Fit, cube: Path, client: Client, tmp_path: Path, fitting: str
 ) -> None:
@@ -250,6 +267,7 @@ def test_a_row_outside_the_cube_is_refused_or_moved_to_it(
 
 
 @pytest.mark.usefixtures("talkative")
+@pytest.mark.thorough
 def test_lost_and_joining_workers_replay_the_same_rounds(fit: Fit, cluster: Grow) -> None:
     undisturbed = fit("undisturbed", estimator=regressor(), target="age", n_shards=4)
     workers, client = cluster(2)
@@ -285,13 +303,13 @@ def test_a_run_resumes_within_a_block_and_failures_are_undone(
     learn, put, failed = tasks._learn, Run.put_blob, []
 
     def fail(plan: Any, shard: Any, encoded: Any, order: Any) -> None:
-        if order.stop > 3300:
+        if order.stop > 1650:
             raise FloatingPointError("no such number")
         learn(plan, shard, encoded, order)
 
     def fail_once(plan: Any, shard: Any, encoded: Any, order: Any) -> None:
         learn(plan, shard, encoded, order)
-        if order.stop > 4000 and order.shard not in failed:
+        if order.stop > 1700 and order.shard not in failed:
             failed.append(order.shard)
             raise FloatingPointError("not this time")
 
@@ -308,7 +326,7 @@ def test_a_run_resumes_within_a_block_and_failures_are_undone(
     assert any(position % GROUP for position in positions)
     monkeypatch.setattr(tasks, "_learn", fail_once)
     monkeypatch.setattr(Run, "put_blob", flaky)
-    run = fit("resumed", checkpoint_every="1500 rows", **kept)
+    run = fit("resumed", checkpoint_every="2000 rows", **kept)
     assert run.summary["resumed_at"] == positions[-1]
     assert len(failed) == 4
     assert digests(run) == digests(undisturbed)

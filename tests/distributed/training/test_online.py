@@ -52,6 +52,7 @@ def test_a_run_is_the_forest_of_one_process(
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "vote"])
+@pytest.mark.thorough(but="mean")
 def test_scores_under_a_limit_of_memory_are_the_same(
     fit: Fit, adult: Path, client: Client, tmp_path: Path, aggregation: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import warnings
 from collections.abc import Callable
@@ -148,12 +149,20 @@ def test_a_killed_worker_costs_its_shards_a_replay_and_nothing_else(
     assert run.summary["rows_replayed"] <= run.summary["recoveries"] * 5000
 
 
-def test_a_finished_run_does_nothing_again(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = fit()
-    there = {p: p.stat().st_mtime_ns for p in Path(first.run_url).rglob("*") if p.is_file()}
+@pytest.fixture
+def finished(undisturbed: TrainedRun, tmp_path: Path) -> Path:
+    """A copy of a finished run, which `fit` finds."""
+    return Path(shutil.copytree(undisturbed.run_url, tmp_path / "run"))
+
+
+def test_a_finished_run_does_nothing_again(
+    fit: Fit, finished: Path, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit()  # notes where the copy is
+    there = {p: p.stat().st_mtime_ns for p in finished.rglob("*") if p.is_file()}
     monkeypatch.setattr("dmondrian.distributed.training.attempt.Coordinator", None)
     again = fit()
-    assert again.metrics == first.metrics
+    assert again.metrics == undisturbed.metrics
     assert {p: p.stat().st_mtime_ns for p in there} == there
 
 
@@ -200,10 +209,9 @@ def test_a_run_goes_on_from_any_of_its_checkpoints(
 
 
 def test_a_damaged_blob_of_the_newest_checkpoint_falls_back_to_the_one_before(
-    fit: Fit, undisturbed: TrainedRun
+    fit: Fit, finished: Path, undisturbed: TrainedRun
 ) -> None:
-    run = fit()
-    blob = Path(run.run_url, "blobs", digests(run)[3])
+    blob = finished / "blobs" / digests(finished)[3]
     data = bytearray(blob.read_bytes())
     data[len(data) // 2] ^= 1
     blob.write_bytes(data)
@@ -228,16 +236,15 @@ def truncate(path: Path) -> None:
 @pytest.mark.parametrize("damage", [flip, truncate, Path.unlink])
 @pytest.mark.thorough(but="flip")
 def test_a_run_that_goes_on_passes_over_checkpoints_that_workers_find_damaged(
-    fit: Fit, undisturbed: TrainedRun, damage: Callable[[Path], None]
+    fit: Fit, finished: Path, undisturbed: TrainedRun, damage: Callable[[Path], None]
 ) -> None:
-    run = fit()
-    kept, *later = sorted(Path(run.run_url, "manifests").iterdir())[1:]
+    kept, *later = sorted((finished / "manifests").iterdir())[1:]
     before = {path.name: path.read_bytes() for path in later}
     for manifest in later[2:]:
         manifest.unlink()
-    opened = Run.open(run.run_url)
+    opened = Run.open(finished)
     for position, shard in ((4000, 3), (3000, 0)):
-        damage(Path(run.run_url, "blobs", opened.manifest(position).shards[shard]["digest"]))
+        damage(Path(finished, "blobs", opened.manifest(position).shards[shard]["digest"]))
     with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         again = fit()
@@ -247,7 +254,7 @@ def test_a_run_that_goes_on_passes_over_checkpoints_that_workers_find_damaged(
     assert kept.name == "000000002000.json"
     assert digests(again) == digests(undisturbed)
     assert again.metrics == undisturbed.metrics
-    written = sorted(Path(run.run_url, "manifests").iterdir())[2:]
+    written = sorted((finished / "manifests").iterdir())[2:]
     assert {path.name: path.read_bytes() for path in written} == before
     for position in opened.manifests():
         assert opened.manifest(position, verify=True).position == position  # all is repaired
@@ -256,14 +263,13 @@ def test_a_run_that_goes_on_passes_over_checkpoints_that_workers_find_damaged(
 @pytest.mark.parametrize("n_damaged", [1, 2])
 @pytest.mark.thorough(but="1")
 def test_without_a_whole_checkpoint_a_run_begins_anew(
-    fit: Fit, undisturbed: TrainedRun, n_damaged: int
+    fit: Fit, finished: Path, undisturbed: TrainedRun, n_damaged: int
 ) -> None:
-    run = fit()
-    for manifest in sorted(Path(run.run_url, "manifests").iterdir())[n_damaged:]:
+    for manifest in sorted((finished / "manifests").iterdir())[n_damaged:]:
         manifest.unlink()
-    opened = Run.open(run.run_url)
+    opened = Run.open(finished)
     for position in opened.manifests():
-        flip(Path(run.run_url, "blobs", opened.manifest(position).shards[2]["digest"]))
+        flip(Path(finished, "blobs", opened.manifest(position).shards[2]["digest"]))
     with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         again = fit()
@@ -274,10 +280,13 @@ def test_without_a_whole_checkpoint_a_run_begins_anew(
 
 
 def test_a_coordinator_that_goes_on_reads_no_blob(
-    fit: Fit, pair: Client, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
+    fit: Fit,
+    pair: Client,
+    finished: Path,
+    undisturbed: TrainedRun,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = fit(client=pair)
-    manifests = sorted(Path(run.run_url, "manifests").iterdir())
+    manifests = sorted((finished / "manifests").iterdir())
     for manifest in manifests[3:]:
         manifest.unlink()
     get, get_range, n_read = Store.get, Store.get_range, dict[str, int]()
@@ -295,7 +304,7 @@ def test_a_coordinator_that_goes_on_reads_no_blob(
     assert again.summary["resumed_at"] == 3000
     assert {"run.json", "plan.parquet"} <= set(read)
     assert not [name for name in read if name.startswith("blobs/")]
-    others = [path for path in Path(run.run_url).rglob("*") if path.is_file()]
+    others = [path for path in finished.rglob("*") if path.is_file()]
     n_bytes = sum(path.stat().st_size for path in others if path.parent.name != "blobs")
     assert sum(read.values()) < 4 * n_bytes  # some are read more than once
     assert digests(again) == digests(undisturbed)
@@ -373,8 +382,8 @@ def test_a_drawn_seed_is_kept_when_the_run_goes_on(fit: Fit, tmp_path: Path) -> 
     assert digests(fit(estimator=forest(random_state=None))) == expected
 
 
+@pytest.mark.usefixtures("finished")
 def test_a_folder_of_another_job_is_refused_and_the_difference_named(fit: Fit) -> None:
-    fit(checkpoint_every=None)
     others: list[tuple[dict[str, Any], str]] = [
         ({"estimator": forest(random_state=8)}, "random_state"),
         ({"estimator": forest(n_estimators=7)}, "n_estimators"),
@@ -452,7 +461,8 @@ def test_options_out_of_range_are_refused(fit: Fit, options: dict[str, Any]) -> 
 
 
 def test_a_regressor_learns_and_reports(fit: Fit) -> None:
-    run = fit(estimator=AMFRegressor(n_estimators=3, random_state=1), target="age")
+    estimator = AMFRegressor(n_estimators=3, feature_scales=None, random_state=1)
+    run = fit(estimator=estimator, target="age")
     assert set(run.metrics) == {
         "rows", "rmse", "mae", "r2", "forecast", "delay", "window", "faded", "baselines", "drift",
         "windows", "curve",
@@ -461,9 +471,8 @@ def test_a_regressor_learns_and_reports(fit: Fit) -> None:
     assert 0 < run.metrics["rmse"] < 20
 
 
-def test_an_attempt_is_noted_with_its_outcome(fit: Fit) -> None:
-    run = fit()
-    (note,) = Path(run.run_url, "attempts").iterdir()
+def test_an_attempt_is_noted_with_its_outcome(undisturbed: TrainedRun) -> None:
+    (note,) = Path(undisturbed.run_url, "attempts").iterdir()
     info = json.loads(note.read_text())
     assert info["outcome"] == "finished"
     assert info["summary"]["rows"] == ROWS

@@ -19,7 +19,7 @@ from dmondrian.frames import FrameModel
 from dmondrian.report.facts import gather
 from dmondrian.report.sections import overview
 from tests.cli.command import call, events
-from tests.distributed.conftest import ROWS, Fit
+from tests.distributed.conftest import ROWS, Fit, forest
 
 NOTHING = r"no row is learned yet: all 6,000 rows .*delay = 7000.*1,000 rows more.* at most 1500"
 
@@ -85,7 +85,8 @@ def test_a_run_that_waits_for_nothing_says_nothing_of_it(fit: Fit) -> None:
     assert (run.summary["learned"], run.summary["waiting"]) == (6000, 0)
     assert "wait" not in summary_line(run.summary)
     assert "rows learned  6,000\n" in call("describe", run.run_url)[0]
-    plain = fit("plain", estimator=AMFRegressor(2, random_state=0), target="age")
+    given = {"learning_rate": 1.0, "feature_scales": None, "random_state": 0}
+    plain = fit("plain", estimator=AMFRegressor(2, **given), target="age")  # nothing to choose
     assert "waiting" not in plain.summary
     (event,) = events(call("describe", plain.run_url, "--json")[0])
     assert event["learned"] is None
@@ -101,6 +102,6 @@ def test_describe_shows_no_parameter_that_a_forest_has_not(fit: Fit) -> None:
     names = shown(some_waiting(fit))
     assert {"alpha", "delay", "drift", "experts"} <= names
     assert not {"learning_rate", "warmup_rows"} & names
-    names = shown(fit("plain", estimator=AMFClassifier(2, random_state=0)))
+    names = shown(fit("plain", estimator=forest(n_estimators=2)))
     assert {"drift", "learning_rate", "warmup_rows"} <= names
     assert not {"delay", "experts"} & names

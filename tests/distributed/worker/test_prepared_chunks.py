@@ -28,6 +28,7 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.thorough(but="rows")
 def test_a_chunk_is_prepared_once_for_twelve_shards(
     case: str, adult: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
