@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from dmondrian.checkpoint import document
@@ -20,7 +21,11 @@ from .command import ADULT, SMALL_JOB, call, digests, events, manifests, train_w
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    text = SMALL_JOB.read_text().replace("../../", f"{SMALL_JOB.parents[2]}/")
+    table = pq.read_table(ADULT / "part-0001-test.parquet")
+    for name, first, n in (("a", 0, 3000), ("b", 3000, 2000)):
+        pq.write_table(table.slice(first, n), tmp_path / f"{name}.parquet")
+    there = "../../jobs/data/adult/part-0001-test.parquet"
+    text = SMALL_JOB.read_text().replace(there, str(tmp_path / "a.parquet"))
     file = tmp_path / "job.toml"
     file.write_text(
         text + "\n[search]\nrows = 2000\nalpha = [0.05, 0.5]\ncalibrate = [true, false]\n"
@@ -46,13 +51,13 @@ def test_the_run_of_the_winner_is_that_of_train(job: Path, shared: str, tmp_path
     assert "found by a search, by log_loss" in text
     assert f"alpha = {best['alpha']}, calibrate = {str(best['calibrate']).lower()}" in text
     # The job goes on with what was found, and with more rows.
-    more = [f"{ADULT}/part-0000-train.parquet", f"{ADULT}/part-0001-test.parquet"]
+    more = [f"{tmp_path}/b.parquet", f"{tmp_path}/a.parquet"]
     words += ["--set", "data.path=" + str(more)]
     assert "`dmondrian train` or" in call("search", job, *words, code=4)[1]
     for command in (["train", job], ["follow", job, "--once"]):
         _, stderr = call(*command, *words)
         assert "with the settings that the search found: alpha = " in stderr
-    assert manifests(tmp_path / "run")[-1]["position"] > 4000
+    assert manifests(tmp_path / "run")[-1]["position"] == 5000
     _, stderr = call("train", job, *words, "--set", "search.alpha=[0.05, 0.4]", code=2)
     assert "write these into [forest] and remove [search]" in stderr
     max((tmp_path / "run" / "search" / "rounds").iterdir()).unlink()

@@ -116,6 +116,7 @@ def as_earlier_version(run: Path) -> None:
 
 
 @pytest.mark.parametrize("is_earlier", [False, True])
+@pytest.mark.thorough(but="False")
 def test_run_that_was_copied_with_its_data_goes_on(
     plain: Path, shared: str, tmp_path: Path, is_earlier: bool
 ) -> None:

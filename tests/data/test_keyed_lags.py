@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dmondrian import AMFRegressor, DataError, ParameterError, SchemaError
@@ -52,6 +52,7 @@ def as_pandas(table: pa.Table) -> pd.DataFrame:
     return table.to_pandas(integer_object_nulls=True)
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(0, N), max_size=6),
     st.sampled_from(["shop", None]),

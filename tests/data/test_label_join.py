@@ -129,7 +129,7 @@ def by_hand(files: list[tuple[str, list[int]]]) -> list[tuple[int, str, str]]:
     return joined
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     files=FILES,
     restarts=st.sets(st.integers(0, 11)),

@@ -83,6 +83,7 @@ def stop_at(patch: pytest.MonkeyPatch, n: int, is_killed: bool) -> None:
 
 
 @pytest.mark.parametrize("way", ["interrupted", "killed", "resumable"])
+@pytest.mark.thorough(but="killed")
 def test_a_copy_that_was_stopped_anywhere_is_no_model_and_can_be_made_again(
     fit: Fit, client, adult, tmp_path, way: str
 ) -> None:

@@ -108,6 +108,7 @@ def before_the_lease(monkeypatch: pytest.MonkeyPatch, action: Callable[[], objec
 
 
 @pytest.mark.parametrize("others", [[[1, 2]], [[2], [1]], [[1], [2]]], ids=str)
+@pytest.mark.thorough(but="[[1], [2]]")
 def test_a_process_that_was_overtaken_between_plan_and_lease_loses_nothing(
     following: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[list[int]]
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_run_with_lags_in_a_bucket(
     assert not store.list(f"scores/{FOLDER}")
 
 
+@pytest.mark.thorough
 def test_runs_and_scores_that_noted_times_of_change_go_on(
     bucket: str, adult: Path, client: Client
 ) -> None:

@@ -53,9 +53,22 @@ def chromium(tmp_path_factory) -> Iterator[Page]:
         yield page
 
 
-@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize("name", ["classified", "of_numbers", "density", "kernel"])
+WAYS = [
+    (name, width, is_dark)
+    for name in ("classified", "of_numbers", "density", "kernel")
+    for width in (1280, 360)
+    for is_dark in (False, True)
+]
+FEW = {
+    ("classified", 1280, False), ("of_numbers", 360, True), ("density", 360, False),
+    ("kernel", 1280, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "is_dark"),
+    [pytest.param(*way, marks=() if way in FEW else pytest.mark.thorough) for way in WAYS],
+)
 def test_a_browser_shows_all_of_it(request, chromium, tmp_path, name, width, is_dark) -> None:
     run = request.getfixturevalue(name).run_url
     file = write_report(run, tmp_path / "page.html", partial_dependence=9)

@@ -74,7 +74,14 @@ def whole(
 
 @pytest.mark.parametrize(
     ("n_workers", "trees", "groups"),
-    [(1, 1, 6), (2, 1, 6), (3, 1, 6), (6, 1, 6), (2, 3, 2), (1, 3, 2), (2, 5, 2)],
+    [
+        (1, 3, 2),
+        (3, 1, 6),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in ((1, 1, 6), (2, 1, 6), (6, 1, 6), (2, 3, 2), (2, 5, 2))
+        ),
+    ],
 )
 def test_bytes_do_not_depend_on_groups_and_passes(
     adult: Path, cluster: Grow, tmp_path: Path, undisturbed: TrainedRun, model: Model, whole: Path,
@@ -251,6 +258,7 @@ def test_too_small_a_limit_is_refused_before_anything_is_scored(
 
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("n_after", [1, 3])
+@pytest.mark.thorough(but="1")
 def test_workers_that_join_and_leave_change_no_byte(
     adult: Path, cluster: Grow, tmp_path: Path, undisturbed: TrainedRun, model: Model, whole: Path,
     n_after: int,
@@ -267,6 +275,7 @@ def test_workers_that_join_and_leave_change_no_byte(
 
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("trees", [1, 3], ids=["several passes", "one pass"])
+@pytest.mark.thorough(but="several passes")
 def test_a_worker_killed_on_the_way_changes_no_byte(
     adult: Path, tmp_path: Path, undisturbed: TrainedRun, model: Model, whole: Path, pair: Client,
     trees: int,

@@ -28,6 +28,7 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(("delay", "experts"), [(1, EXPERTS[:1]), (50, EXPERTS[:1]), (50, EXPERTS)])
+@pytest.mark.thorough(but="50-experts2")
 def test_a_run_records_what_an_estimator_has_at_the_same_rows(
     client, tmp_path, delay, experts
 ) -> None:

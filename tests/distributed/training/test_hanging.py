@@ -46,6 +46,7 @@ def test_a_worker_that_hangs_does_not_hold_up_the_start(
 
 
 @pytest.mark.parametrize("error", [DataError("AWS Error 503"), PlanError("cannot look at it")])
+@pytest.mark.thorough(but="error1")
 def test_a_remote_file_that_cannot_be_reached_is_read_again(
     fit: Fit, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch, error: DataError
 ) -> None:

@@ -78,7 +78,7 @@ def test_row_groups_of_an_earlier_versions_shuffle_give_rows_in_turn(source: str
 
 def test_a_run_has_the_parameters_that_the_estimator_comes_to(source: str, tmp_path: Path) -> None:
     plan = make_plan(source, target="y", task="classification")
-    estimator = AMFClassifier(3, random_state=8, feature_scales="learned")
+    estimator = AMFClassifier(2, random_state=8, feature_scales="learned", warmup_rows=1000)
     settled = resolve_parameters(estimator, plan, str(tmp_path / "run"))
     X, y = rows_of(plan, 6000)
     fitted = estimator.fit(X, y)
@@ -143,7 +143,7 @@ def test_what_was_chosen_is_reported_in_words() -> None:
 
 
 def test_units_of_a_column_change_no_scale(source: str, tmp_path: Path) -> None:
-    estimator = AMFClassifier(3, random_state=8, feature_scales="learned", warmup_rows=3000)
+    estimator = AMFClassifier(2, random_state=8, feature_scales="learned", warmup_rows=1000)
     table = pq.read_table(source)
     other = table.set_column(0, "a", pc.multiply(table["a"], 1024.0))
     pq.write_table(other, tmp_path / "other.parquet", row_group_size=GROUP)
@@ -159,12 +159,12 @@ def test_units_of_a_column_change_no_scale(source: str, tmp_path: Path) -> None:
 
 def test_a_warmup_is_as_long_as_asked(source: str, tmp_path: Path) -> None:
     plan = make_plan(source, target="y", task="classification")
-    estimator = AMFClassifier(3, random_state=8, feature_scales="learned", warmup_rows=3000)
+    estimator = AMFClassifier(2, random_state=8, feature_scales="learned", warmup_rows=1000)
     settled = resolve_parameters(estimator, plan, str(tmp_path / "run"))
     X, y = rows_of(plan, 6000)
     assert ForestParameters.from_json(settled) == estimator.fit(X, y).forest_.parameters
     assert settled["feature_scales"] is not None
-    longer = AMFClassifier(3, random_state=8, feature_scales="learned", warmup_rows=6000)
+    longer = AMFClassifier(2, random_state=8, feature_scales="learned", warmup_rows=LAST + 100)
     settled = resolve_parameters(longer, plan, str(tmp_path / "run"))
     assert ForestParameters.from_json(settled) == longer.fit(X, y).forest_.parameters
     given = AMFClassifier(3, random_state=8, feature_scales=[0.5, 2.0], alpha=0.1)
@@ -175,7 +175,7 @@ def test_a_job_that_is_run_again_keeps_its_parameters(
     source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan = make_plan(source, target="y", task="classification")
-    estimator, url = AMFClassifier(3), str(tmp_path / "run")  # the seed is drawn
+    estimator, url = AMFClassifier(2, warmup_rows=1000), str(tmp_path / "run")  # its seed is drawn
     settled = resolve_parameters(estimator, plan, url)
     Run.create(url, {"plan": plan.digest, "parameters": settled}, b"plan")
     with caplog.at_level("INFO", "dmondrian"):

@@ -79,6 +79,7 @@ def test_arrays_are_learned_like_an_estimator_learns_them(client: Client, tmp_pa
 
 
 @pytest.mark.parametrize("at", [0, -1], ids=["first", "last"])
+@pytest.mark.thorough(but="last")
 def test_other_rows_in_the_same_folder_are_refused(fit: Fit, table: pd.DataFrame, at: int) -> None:
     table["age"] = table["age"].where(table.index % 7 > 0)  # NaN, which equals nothing
     fit(data=dask_frames.from_pandas(table, npartitions=3))

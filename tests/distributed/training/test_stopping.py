@@ -188,6 +188,7 @@ def test_ctrl_c_is_said_to_stop_at_once_only_where_it_does(fit: Fit, tmp_path: P
 
 
 @pytest.mark.parametrize("every", [None, "500 rows"])
+@pytest.mark.thorough(but="500 rows")
 def test_a_worker_that_is_lost_as_a_run_stops_is_made_good(
     fit: Fit, pair: Client, undisturbed: TrainedRun, tmp_path: Path, every: str | None
 ) -> None:
@@ -251,6 +252,7 @@ def losing_first_shard(
 
 @pytest.mark.usefixtures("one_waiting")
 @pytest.mark.parametrize("is_noticed", [False, True])
+@pytest.mark.thorough(but="True")
 def test_a_shard_that_is_saved_ahead_and_lost_as_a_run_stops_is_waited_for(
     fit: Fit, cluster: Grow, undisturbed: TrainedRun, tmp_path: Path, is_noticed: bool
 ) -> None:
@@ -319,6 +321,7 @@ def test_trees_that_are_fitted_together_stop_after_a_mini_batch(
 ) -> None:
     estimator = MondrianKernelRegressor(5, lifetime=1.5, random_state=7, n_passes=1, batch_size=128)
     how = {"estimator": estimator, "target": "age", "n_shards": 3, "checkpoint_every": None}
+    how["data"] = adult / "part-0.parquet"
     asked = Asked(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt, match="which is saved"):
         fit(progress=asked, **how)

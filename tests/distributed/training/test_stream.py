@@ -53,6 +53,7 @@ def one_group(adult: Path, tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.filterwarnings("ignore:the rows look sorted")
+@pytest.mark.thorough(but="True")
 def test_checkpoints_are_at_the_rows_asked_for_and_a_run_goes_on_from_them(
     fit: Fit, one_group: Path, shuffle: bool
 ) -> None:
