@@ -142,6 +142,7 @@ def places() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.thorough
 def test_a_run_that_cannot_be_written_is_evaluated(job: Path, tmp_path: Path, places: Path) -> None:
     later, run = put(tmp_path, 600, N, "later"), tmp_path / "run"
     call("train", job)

@@ -90,7 +90,7 @@ def test_describe_shows_the_run(undisturbed):
 
 
 def test_importances_are_those_of_the_columns_of_the_file(undisturbed):
-    (reported,) = events(finish("describe", undisturbed[0], "--json", "--importances")[0])
+    (reported,) = events(call("describe", undisturbed[0], "--json", "--importances")[0])
     forest = dmondrian.load(undisturbed[0])
     shares = dict(zip(forest.feature_names_in_, forest.feature_importances_, strict=True))
     assert set(reported["importances"]) == set(pq.read_schema(TEST_FILE).names) - {"income"}

@@ -133,8 +133,7 @@ def test_the_services_of_the_compose_file_train_and_score(tmp_path: Path, start:
     services.finish("certificates")
     services.finish("bucket")
     services.start("scheduler")
-    for _ in range(2):
-        services.start("worker")
+    services.start("worker")
     services.finish("train")
     with urllib.request.urlopen(f"{services.store}/runs?list-type=2&prefix=adult") as answer:
         listed = answer.read().decode()

@@ -19,7 +19,7 @@ from dmondrian.cli.tls import Tls
 from dmondrian.cli.try_cluster import _dashboard
 from dmondrian.distributed.cluster.client import encrypted
 from dmondrian.errors import ClusterError, JobError
-from tests.cli.command import TIMEOUT, digests, finish, start, train_words
+from tests.cli.command import TIMEOUT, call, digests, start, train_words
 from tests.cluster.conftest import Running, kill, start_cluster
 
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ def test_a_job_is_trained_encrypted_and_compiles_nothing(
         before = {folder: compiled(folder) for folder in folders.values()}
         assert all(before.values())
         run = tmp_path / "run"
-        _, stderr = finish(*train_words(run, *running.overrides()))
+        _, stderr = call(*train_words(run, *running.overrides()))
         assert "not encrypted" not in stderr
         assert {folder: compiled(folder) for folder in before} == before
     assert digests(run) == alone
@@ -138,18 +138,18 @@ def test_everything_ends_with_the_command(number: signal.Signals, tmp_path: Path
 
 def test_certificates_alone_are_made_once_and_used_again(tmp_path: Path) -> None:
     words = ("cluster", "--certificates-only", "--folder", tmp_path / "new")
-    stdout, stderr = finish(*words)
+    stdout, stderr = call(*words)
     keys = tomllib.loads(stdout)["cluster"]
     assert "made a temporary certificate authority" in stderr
     first = {name: Path(path).read_bytes() for name, path in keys.items()}
-    stdout, stderr = finish(*words)
+    stdout, stderr = call(*words)
     assert "using the certificates in" in stderr
     assert {name: Path(path).read_bytes() for name, path in keys.items()} == first
 
 
 def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    _, stderr = finish("cluster", "--certificates-only", "--folder", tmp_path, code=2)
+    _, stderr = call("cluster", "--certificates-only", "--folder", tmp_path, code=2)
     assert "chmod 700" in stderr
     assert not list(tmp_path.iterdir())
 

@@ -12,7 +12,6 @@ import pytest
 from distributed import Client
 
 from dmondrian import (
-    AMFClassifier,
     GeneralizedMondrianForestClassifier,
     GeneralizedMondrianForestRegressor,
     MondrianForestRegressor,
@@ -22,7 +21,7 @@ from dmondrian.distributed import TrainedRun, score
 from dmondrian.distributed.scoring import memory_plan
 from dmondrian.distributed.scoring.model_info import open_model
 from dmondrian.errors import CheckpointError, ParameterError
-from tests.distributed.conftest import ROWS, Fit, table_of
+from tests.distributed.conftest import ROWS, Fit, forest, table_of
 from tests.distributed.scoring.test_tree_pipeline import limit_of, manifest, plan_small
 from tests.distributed.training.job import BOUNDED
 
@@ -33,7 +32,7 @@ QUANTILES = {"loss": "quantile", "quantile": [0.1, 0.9], "lifetime": "penalized"
 @pytest.mark.parametrize(
     ("estimator", "target", "n_details"),
     [
-        pytest.param(AMFClassifier(3, calibrate=True, random_state=0), "income", 2, id="classes"),
+        pytest.param(forest(n_estimators=3, calibrate=True), "income", 2, id="classes"),
         pytest.param(
             MondrianForestRegressor(3, aggregation="hierarchy", random_state=0), "age", 2,
             id="labels", marks=pytest.mark.thorough,

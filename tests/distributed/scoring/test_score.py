@@ -73,7 +73,8 @@ def _one_tree(estimator: AMFClassifier, tree: int) -> Any:
 def test_regression_scores_have_no_probabilities(
     adult: Path, fit: Fit, client: Client, tmp_path: Path
 ) -> None:
-    estimator = AMFRegressor(n_estimators=3, random_state=1)
+    given = {"learning_rate": 1.0, "feature_scales": None}  # nothing to choose
+    estimator = AMFRegressor(n_estimators=3, random_state=1, **given)
     run = fit(estimator=estimator, target="age", exclude=["income"])
     score(run.run_url, adult, tmp_path / "out", client=client)
     scores = table_of(tmp_path / "out")

@@ -34,7 +34,7 @@ SETTINGS = {"alpha": 0.05, "charge_opening": True}
 def full(adult: Path, client: Client, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     """Ten trees from the start."""
     run = tmp_path_factory.mktemp("full") / "run"
-    given = {"target": "income", "client": client, "checkpoint_every": "1000 rows"}
+    given = {"target": "income", "client": client, "checkpoint_every": "2000 rows"}
     return train(forest(n_estimators=10), adult, run=run, **given)
 
 

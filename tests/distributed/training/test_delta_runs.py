@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from dmondrian.checkpoint import Run
 from dmondrian.distributed import Progress
 from dmondrian.errors import CheckpointError
-from tests.distributed.conftest import ADULT, COLUMNS, Fit, digests
+from tests.distributed.conftest import ADULT, COLUMNS, OFTEN, Fit, digests
 
 
 class StopError(Exception):
@@ -46,7 +46,7 @@ def test_a_run_learns_a_table_as_it_grows_to_the_bytes_of_its_rows_as_plain_file
     append(1500)
     append(700)
     with pytest.raises(StopError):
-        fit("run", data=table, progress=stop)
+        fit("run", data=table, progress=stop, **OFTEN)
     fit("plain", data=plain)
     DeltaTable(table).optimize.compact()  # what is not learned yet is read as it was
     assert fit("run", data=table).summary["resumed_at"] == 1000

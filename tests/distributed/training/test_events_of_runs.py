@@ -10,14 +10,14 @@ from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.raised_alerts import read_alerts
 from dmondrian.distributed import Event, TrainedRun
 from dmondrian.errors import ParameterError
-from tests.distributed.conftest import Fit, digests
+from tests.distributed.conftest import OFTEN, Fit, digests
 
 
 def test_windows_and_checkpoints_come_in_order(
     fit: Fit, undisturbed: TrainedRun, talkative: None
 ) -> None:
     seen: list[Event] = []
-    run = fit(on_event=seen.append)
+    run = fit(on_event=seen.append, **OFTEN)
     assert digests(run) == digests(undisturbed)
     saved = [event.values for event in seen if event.kind == "checkpoint"]
     assert [one["position"] for one in saved] == [1000, 2000, 3000, 4000, 5000, 6000]
@@ -36,7 +36,7 @@ def test_what_a_listener_raises_ends_the_call_and_the_run_goes_on(
         pass
 
     def stop(event: Event) -> None:
-        if event.kind == "checkpoint" and event.values["position"] == 3000:
+        if event.kind == "checkpoint" and event.values["position"] == 2000:
             raise EnoughError
 
     with pytest.raises(EnoughError):

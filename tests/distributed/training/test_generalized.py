@@ -66,6 +66,7 @@ def test_quantiles_have_columns_of_their_own(
     assert 0.0 < run.metrics["mae"] < 2.0 * y.std()
 
 
+@pytest.mark.thorough
 def test_binary_costs_give_decisions_and_probabilities(
     fit: Fit, adult: Path, client: Client, tmp_path: Path
 ) -> None:

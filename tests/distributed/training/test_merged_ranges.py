@@ -244,7 +244,7 @@ def test_damaged_states_are_made_again(
     monkeypatch.setattr("dmondrian.distributed.training.attempt.merge_ranges", damage_one)
     with pytest.warns(UserWarning, match="passed over|written again"):
         run = fit(**options)
-    assert damaged == [[5 * 1002, ROWS]]  # 334 rows of each part at a time; the first was used
+    assert damaged == [[2 * 2001, ROWS]]  # 667 rows of each part at a time; the first was used
     assert digests(run) == digests(parted)
     opened = Run.open(run.run_url)
     damage(opened, digests(run)[0])  # no checkpoint is left: all is learned again
@@ -474,11 +474,11 @@ def test_parts_are_advised_to_those_alone_who_can_ask_for_them(
         caplog.clear()
         return found
 
-    run = fit("files", estimator=estimator, data=file)
+    run = fit("files", estimator=estimator, data=file, progressive=False)
     assert is_advised()
     grow(run.run_url, 2, client=client)
     assert not is_advised()
-    fit("batches", estimator=estimator, data=iter([pq.read_table(file)]))
+    fit("batches", estimator=estimator, data=iter([pq.read_table(file)]), progressive=False)
     assert not is_advised()
 
 

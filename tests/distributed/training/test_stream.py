@@ -20,7 +20,7 @@ from dmondrian.distributed.metrics.sortedness import Sortedness
 from dmondrian.distributed.training import run_setup
 from dmondrian.distributed.worker import tasks
 from dmondrian.forest.forest import Forest
-from tests.distributed.conftest import ROWS, SETTLED, Fit, digests, forest
+from tests.distributed.conftest import OFTEN, ROWS, SETTLED, Fit, digests, forest
 
 
 class StopError(Exception):
@@ -122,7 +122,7 @@ def test_a_run_that_an_earlier_version_shuffled_goes_on_and_grows_as_it_began(
         patch.setattr(run_setup, "make_plan", earlier)
         straight = fit("straight", **options)
         with pytest.raises(StopError):
-            fit("run", progress=stop_after(1000), **options)
+            fit("run", progress=stop_after(1000), **OFTEN, **options)
         damaged = fit("damaged", checkpoint_every=None, **options)
     assert not straight.plan.bands
     expected = digests(straight)

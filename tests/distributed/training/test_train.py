@@ -28,6 +28,7 @@ from dmondrian.errors import CheckpointError, DataError, ParameterError, PlanErr
 from dmondrian.store import Store
 from tests.distributed.conftest import (
     CHOSEN,
+    OFTEN,
     ROWS,
     SETTLED,
     Fit,
@@ -247,7 +248,7 @@ def test_a_run_that_goes_on_passes_over_checkpoints_that_workers_find_damaged(
         damage(Path(finished, "blobs", opened.manifest(position).shards[shard]["digest"]))
     with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
-        again = fit()
+        again = fit(**OFTEN)
     passed = [str(one.message) for one in reported if "passed over" in str(one.message)]
     assert ["4000" in text or "3000" in text for text in passed] == [True, True]
     assert again.summary["resumed_at"] == 2000
@@ -352,7 +353,7 @@ def test_a_run_keeps_its_newest_checkpoints_and_can_go_on_from_each(
         return commit(self, *about, **more)
 
     monkeypatch.setattr(Run, "commit", note)
-    run = fit(keep=2)
+    run = fit(keep=2, **OFTEN)
     opened = Run.open(run.run_url)
     assert seen == [[], [1000], [1000, 2000], [2000, 3000], [3000, 4000], [4000, 5000]]
     assert opened.manifests() == [5000, 6000]

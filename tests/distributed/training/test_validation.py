@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dmondrian.errors import CheckpointError, SchemaError
 from tests.distributed.conftest import (
     ADULT,
     COLUMNS,
+    OFTEN,
     PATIENCE,
     ROWS,
     Fit,
@@ -35,6 +37,11 @@ from tests.distributed.conftest import (
 )
 
 POSITIONS = [1000, 2000, 3000, 4000, 5000, 6000]
+
+
+@pytest.fixture
+def fit(fit: Fit) -> Fit:
+    return partial(fit, **OFTEN)
 
 
 @pytest.fixture(scope="module")

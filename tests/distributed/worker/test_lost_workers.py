@@ -108,12 +108,12 @@ def test_an_undisturbed_run_has_no_event_and_one_that_goes_on_has_its_start(
 ) -> None:
     run = fit()
     assert reported == []
-    for manifest in sorted(Path(run.run_url, "manifests").iterdir())[3:]:
+    for manifest in sorted(Path(run.run_url, "manifests").iterdir())[1:]:
         manifest.unlink()
     fit()
     event = only(reported, "resuming")
-    assert (event["row"], event["n_rows"]) == (3000, ROWS)
-    assert event["text"] == "resuming from row 3,000 of 6,000 (50%)"
+    assert (event["row"], event["n_rows"]) == (2000, ROWS)
+    assert event["text"] == "resuming from row 2,000 of 6,000 (33%)"
 
 
 def test_a_failure_that_shards_have_in_common_is_reported_once(
