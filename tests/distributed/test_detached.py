@@ -81,7 +81,8 @@ def test_two_jobs_and_their_scores_end_beside_each_other(
     pq.write_table(pq.read_table(ADULT, columns=COLUMNS).slice(15_000, 300), held)
     for name, validation in (("a", None), ("b", held)):
         wanted = {"data": str(rows), "out": str(tmp_path / f"scores-{name}")}
-        submitted(pair, rows, tmp_path / name, score=wanted, validation=validation)
+        given = {"score": wanted, "validation": validation, "checkpoint_every": "5000 rows"}
+        submitted(pair, rows, tmp_path / name, **given)
     for name in "ab":
         wait_until(lambda name=name: (tmp_path / f"scores-{name}" / "_manifest.json").exists())
         assert digests(tmp_path / name) == expected

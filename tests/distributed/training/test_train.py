@@ -200,7 +200,7 @@ def test_a_run_goes_on_from_any_of_its_checkpoints(
 ) -> None:
     for n_kept in (1, 3):
         name = f"run-{n_kept}"
-        run = fit(name)
+        run = fit(name, **OFTEN)
         for manifest in sorted(Path(run.run_url, "manifests").iterdir())[n_kept:]:
             manifest.unlink()
         again = fit(name, checkpoint_every="1300 rows")
@@ -325,7 +325,7 @@ def test_shards_are_by_default_as_many_as_trees_and_an_older_run_keeps_its_own(
     assert shards(new) == [[i, i + 1] for i in range(14)]
     with monkeypatch.context() as patch:
         patch.setattr(run_setup, "MOST_SHARDS", 12)  # as in earlier versions
-        old = fit("old", estimator=trees)
+        old = fit("old", estimator=trees, **OFTEN)
     expected = shards(old)
     assert len(expected) == 12
     for manifest in sorted(Path(old.run_url, "manifests").iterdir())[3:]:
