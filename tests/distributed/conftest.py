@@ -168,7 +168,7 @@ def resize(cluster: LocalCluster, client: Client, n_workers: int) -> None:
 
 
 OFTEN = {"checkpoint_every": "1000 rows"}
-"""As `undisturbed`; by itself `fit` takes half as many checkpoints, which are most of its time."""
+"""As `undisturbed`; by itself `fit` takes half as many checkpoints, which are half of its time."""
 SETTLED = {"alpha": 0.25, "charge_opening": True, "feature_scales": None, "calibrate": False}
 """Settings that need no choosing: most of the time of a short run would go into the choice."""
 CHOSEN = {"alpha": "auto", "charge_opening": "auto"}

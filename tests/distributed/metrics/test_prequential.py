@@ -83,7 +83,7 @@ ROW_BY_ROW = {
     "online": (OnlineRandomForestClassifier(**FIXED), CLASSES),
     "online regressor": (OnlineRandomForestRegressor(**FIXED), NUMBERS),
 }
-# Each other kind compiles kernels of its own for five seconds and more; the thorough run has all.
+# Other kinds compile kernels of their own, for seconds each; the thorough run has all.
 COMPILED = ("amf, expected", "amf regressor", "online")
 
 
