@@ -25,6 +25,21 @@ from tests.test_documented import public
 PROJECT = Path(__file__).parents[1]
 MANUAL = PROJECT / "jobs/manual"
 PAGES = sorted(MANUAL.glob("*.md"))
+FOLDERS = ("*.md", "jobs/*.md", "jobs/manual/*.md", "cluster/*.md", "benchmarks/**/*.md")
+DOCUMENTS = sorted(page for folder in FOLDERS for page in PROJECT.glob(folder))
+
+
+def anchors(text: str) -> set[str]:
+    """Return where links into a page may lead: its headings as GitHub names them, and names."""
+    headings = re.findall(r"^#+ (.*)$", without_code(text), re.MULTILINE)
+    shown = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    slugs = {re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in shown}
+    return slugs | set(re.findall(r'<a id="([\w-]+)"', text))
+
+
+def without_code(text: str) -> str:
+    """Return a page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def blocks(language: str, text: str) -> list[str]:
@@ -33,7 +48,8 @@ def blocks(language: str, text: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("builder", ["dummy", pytest.param("html", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("builder", ["dummy", "html"])
+@pytest.mark.thorough
 def test_it_builds_without_a_warning(builder: str, tmp_path: Path) -> None:
     """Whether all is read and all links lead somewhere does not depend on what is written."""
     pytest.importorskip("sphinx")
@@ -58,6 +74,23 @@ def test_it_builds_without_a_warning(builder: str, tmp_path: Path) -> None:
     assert expected <= pictures
     # A row of the summary is where the README's links to it lead.
     assert 'id="first-screen"' in (tmp_path / "site/benchmarks/SUMMARY.html").read_text()
+
+
+def test_links_lead_to_files_and_headings() -> None:
+    lost, n_links = [], 0
+    for page in DOCUMENTS:
+        for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
+            name, _, place = link.partition("#")
+            if re.match(r"\w+:", link):
+                continue  # elsewhere
+            n_links += 1
+            file = page.parent / name if name else page
+            if not file.exists():
+                lost.append(f"{page.relative_to(PROJECT)}: {link}")
+            elif place and file.suffix == ".md" and place not in anchors(file.read_text()):
+                lost.append(f"{page.relative_to(PROJECT)}: no heading for {link}")
+    assert not lost
+    assert n_links > 100
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

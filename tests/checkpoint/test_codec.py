@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,7 +67,7 @@ def test_no_trees() -> None:
     assert decode_forest(encode_forest({"a": 1}, [])) == ({"a": 1}, [])
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data())
 def test_round_trip_of_any_arrays(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.text(max_size=5), min_size=1, max_size=4, unique=True))
@@ -536,8 +537,8 @@ SPARSE = encode_forest({"seed": 1}, [sparse(wide(9)), sparse(wide(3, 1))])
 
 def test_a_flipped_bit_of_each_byte_is_refused_or_harmless() -> None:
     """No flip ends otherwise than with an array of the declared shape, or the error."""
-    refused = 0
-    for at in range(len(SPARSE)):
+    refused, each = 0, 1 if os.environ.get("DMONDRIAN_THOROUGH") == "1" else 3
+    for at in range(0, len(SPARSE), each):
         data = bytearray(SPARSE)
         data[at] ^= 1 << (at * 5 % 8)
         try:
@@ -546,7 +547,7 @@ def test_a_flipped_bit_of_each_byte_is_refused_or_harmless() -> None:
             refused += 1
             continue
         assert sum(v.nbytes for tree in back for v in tree.values()) <= 10**6
-    assert refused > len(SPARSE) // 2
+    assert refused > len(SPARSE) // (2 * each)
 
 
 def test_each_truncation_of_sparse_fields_is_found() -> None:

@@ -92,7 +92,7 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(data=st.data())
 def test_each_state_is_read_as_it_was_whatever_comes_between(
     kind: str, data: st.DataObject

@@ -96,7 +96,7 @@ def test_splices(first: str, second: str, end: float, start: float, between: byt
     react(a[: int(end * len(a))] + between + b[int(start * len(b)) :])
 
 
-@fuzz(400)
+@fuzz(200)
 @given(st.sampled_from(sorted(SOUND)), st.integers(0, 2**32))
 def test_changed_states_under_right_digests(name: str, seed: int) -> None:
     before = pa.total_allocated_bytes()
@@ -200,7 +200,7 @@ def test_the_sound_folder_is_used(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The checkpoint at position")
-@fuzz(60)
+@fuzz(30)
 @given(st.sampled_from(["run.json", "manifests/000000000040.json"]), st.integers(0, 2**32))
 def test_changed_documents_under_right_digests(folder: Path, name: str, seed: int) -> None:
     path, rng = folder / name, random.Random(seed)

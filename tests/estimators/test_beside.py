@@ -215,6 +215,9 @@ CASES: dict[str, tuple[Any, np.ndarray, list[str]]] = {
         [],
     ),
 }
+# Cases that are asked outside of the thorough run too, of kinds that other tests compile: trees
+# with aggregated answers, and kept labels with a lifetime that is chosen.
+QUICK = ("amf-classifier", "generalized-regressor")
 # Others are pickled, which is sooner, and have their depths by the same code, compiled anew.
 ASKED_OF = {"save": ("amf-classifier",), "weighted_depth": ("amf-classifier", "amf-regressor")}
 
@@ -260,7 +263,10 @@ def calls_of(case: str) -> list[Call]:
 
 @pytest.mark.filterwarnings("ignore:cells without rows", "ignore:divide by zero")
 @pytest.mark.parametrize("n_times", [1, pytest.param(4, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [each if each in QUICK else pytest.param(each, marks=pytest.mark.thorough) for each in CASES],
+)
 def test_answers_beside_a_learner_are_those_of_some_row(case: str, n_times: int) -> None:
     check_beside_a_learner(case, asks_of(case), n_times)
 
@@ -287,7 +293,13 @@ def whole(estimator: Any) -> Any:
     return answer(lambda one: one.__getstate__(), estimator)
 
 
-BOTH_FITS = ["amf-classifier", "mondrian-regressor", "own-loss", "density", "kernel-classifier"]
+BOTH_FITS = [
+    *("amf-classifier", "density", "kernel-classifier"),
+    *(
+        pytest.param(each, marks=pytest.mark.thorough)
+        for each in ("mondrian-regressor", "own-loss")
+    ),
+]
 
 
 @pytest.mark.filterwarnings("ignore:cells without rows", "ignore:divide by zero")

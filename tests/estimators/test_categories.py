@@ -114,12 +114,23 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+# Cases outside of the thorough run too: one encodes for all, before any tree sees a row.
+QUICK = ("amf-classifier", "generalized-classifier", "kernel-regressor", "online-regressor")
 WITH_GAPS = ("amf-classifier", "following", "cube", "kernel-regressor", "online-classifier")
 
 
 @pytest.mark.parametrize(
     ("has_gaps", "case"),
-    [*((False, case) for case in CASES), *((True, case) for case in WITH_GAPS)],
+    [
+        *(
+            pytest.param(False, case, marks=[pytest.mark.thorough] * (case not in QUICK))
+            for case in CASES
+        ),
+        *(
+            pytest.param(True, case, marks=[pytest.mark.thorough] * (case == "amf-classifier"))
+            for case in WITH_GAPS
+        ),
+    ],
 )
 def test_it_is_the_forest_of_rows_encoded_by_hand(case: str, has_gaps: bool) -> None:
     kind, settings = CASES[case]

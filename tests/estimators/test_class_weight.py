@@ -44,6 +44,12 @@ ROW_WEIGHTS = np.random.default_rng(2).integers(0, 4, 300).astype(np.float64)
 BY_CLASS = np.where(LABELS == "yes", 2.5, 1.0)
 
 
+def of_all(case: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a case: of those that weigh rows in the same place, few are quick."""
+    quick = ("amf", "boosted", "kernel", "held out")
+    return [] if case in quick else [pytest.mark.thorough]
+
+
 def state_of(model: Any) -> bytes:
     return encode_forest(*model.forest_.stored())
 
@@ -51,7 +57,11 @@ def state_of(model: Any) -> bytes:
 @pytest.mark.parametrize(
     ("case", "w"),
     # weights of rows meet those of classes in one place
-    [*((case, None) for case in CASES), ("calibrated", ROW_WEIGHTS), ("kernel", ROW_WEIGHTS)],
+    [
+        *(pytest.param(case, None, marks=of_all(case)) for case in CASES),
+        ("calibrated", ROW_WEIGHTS),
+        ("kernel", ROW_WEIGHTS),
+    ],
     ids=[*CASES, "calibrated, weighted rows", "kernel, weighted rows"],
 )
 def test_it_multiplies_weights_of_rows(case: str, w: np.ndarray | None) -> None:
@@ -62,7 +72,10 @@ def test_it_multiplies_weights_of_rows(case: str, w: np.ndarray | None) -> None:
     assert state_of(own) != state_of(kind(**settings).fit(X, LABELS, w))
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c not in ("held out", "log loss")])
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=of_all(c)) for c in CASES if c not in ("held out", "log loss")],
+)
 def test_chunks_and_single_rows_change_no_byte(case: str) -> None:
     kind, settings = CASES[case]
     whole, parts, alone = (kind(**settings, class_weight={"yes": 2.5, "no": 1}) for _ in range(3))
@@ -90,7 +103,7 @@ def test_balanced_is_scikit_learns_and_counts_weights() -> None:
     np.testing.assert_array_equal(found, [5 / 6, 1.0, 5 / 4])  # no row of the class weighs
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=of_all(case)) for case in CASES])
 def test_balanced_is_of_fit_alone(case: str) -> None:
     kind, settings = CASES[case]
     counts = np.array([(LABELS == "no").sum(), (LABELS == "yes").sum()])

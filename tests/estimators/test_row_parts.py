@@ -218,7 +218,9 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(np.asarray, marks=pytest.mark.thorough), sparse.csr_matrix]
+)
 @pytest.mark.parametrize("forest", FORESTS[:-2], ids=lambda forest: type(forest).__name__)
 def test_a_forest_whose_time_was_up_is_that_of_the_rows_it_came_to(
     forest: Any, kind: Any, monkeypatch: pytest.MonkeyPatch

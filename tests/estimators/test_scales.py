@@ -149,7 +149,7 @@ def scales_of(X: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:
 
 def test_scales_go_with_their_columns() -> None:
     X, y = wave(LAST, noise_columns=4)
-    for order in ([0, 1, 2, 3, 4], [4, 1, 0, 3, 2], [1, 2, 3, 4, 0]):
+    for order in ([0, 1, 2, 3, 4], [1, 2, 3, 4, 0]):
         scales = scales_of(np.ascontiguousarray(X[:, order]), y)
         mine = order.index(0)
         assert scales[mine] == 1.0

@@ -98,6 +98,7 @@ def test_the_bias_of_a_large_forest() -> None:
 
 
 @pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.thorough(but="2")
 def test_the_variance_of_a_large_forest(d: int) -> None:
     """n ||W||^2 -> prod 2 int g_l g_k, derived in confidence.py, plain and debiased."""
     n, lifetime = 10_000, 10.0

@@ -44,6 +44,7 @@ def test_residuals_are_exponential_up_to_the_lifetime(order: str, lifetime: floa
 
 
 @pytest.mark.parametrize("order", range(3))
+@pytest.mark.thorough(but="1")
 def test_any_two_rows_on_the_cube_part_as_if_alone(order: int) -> None:
     """O5: P(one cell at lifetime t) = exp(-t |x - x'|_1), whatever other rows there are."""
     X = np.random.default_rng(1).random((6, 2)).astype(np.float32)
@@ -55,6 +56,7 @@ def test_any_two_rows_on_the_cube_part_as_if_alone(order: int) -> None:
 
 
 @pytest.mark.parametrize("lifetime", [1.0, 4.0])
+@pytest.mark.thorough(but="4.0")
 def test_cells_with_rows_on_a_line(lifetime: float) -> None:
     """O9 and O10: cells with rows, less one, are a sum of Bernoulli(1 - exp(-lifetime gap))."""
     points = np.array([0.01, 0.1, 0.15, 0.5, 0.6, 0.97], np.float32)

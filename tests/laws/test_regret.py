@@ -19,6 +19,7 @@ from dmondrian.errors import DataError, ParameterError
 from dmondrian.stats.moments import PRICE
 from dmondrian.tree.nodes import ETA, STAT
 from tests.reference.amf import Node, ReferenceTree
+from tests.reference.cases import numbers
 from tests.reference.closed_form import tree_of
 
 LOG_2 = math.log(2.0)
@@ -80,7 +81,7 @@ def best_constant(node: Node) -> float:
 
 
 @pytest.mark.parametrize("kind", ["spread", "near", "repeated"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", numbers(6))
 @pytest.mark.parametrize("n_classes", [2, 5])
 def test_no_pruning_is_better_by_more_than_its_price(kind: str, seed: int, n_classes: int) -> None:
     loss, tree = play(kind, seed, n_classes)
@@ -162,9 +163,24 @@ def least_price(forest: AMFRegressor) -> float:
     return least(header["trees"][0]["root"])
 
 
-@pytest.mark.parametrize("empty_cell", ["parent", "prior"])
-@pytest.mark.parametrize("target_range", [None, (-1.0, 1.0)])
-@pytest.mark.parametrize("n_small", [0, 1025])
+@pytest.mark.parametrize(
+    ("n_small", "target_range", "empty_cell"),
+    [
+        (0, None, "prior"),
+        (1025, None, "parent"),
+        (0, (-1.0, 1.0), "prior"),
+        *(
+            pytest.param(*each, marks=pytest.mark.thorough)
+            for each in (
+                (0, None, "parent"),
+                (0, (-1.0, 1.0), "parent"),
+                (1025, None, "prior"),
+                (1025, (-1.0, 1.0), "parent"),
+                (1025, (-1.0, 1.0), "prior"),
+            )
+        ),
+    ],
+)
 def test_no_pruning_of_a_regressor_is_better_by_more_than_its_price(
     n_small: int, target_range: tuple[float, float] | None, empty_cell: str
 ) -> None:

@@ -15,6 +15,7 @@ ORDERS = (slice(None), slice(None, None, -1), [3, 0, 5, 1, 4, 2])
 
 
 @pytest.mark.parametrize("lifetime", [0.1, 0.5, 2.0])
+@pytest.mark.thorough(but="0.5")
 def test_two_points_part_with_the_exponential_of_their_distance(lifetime: float) -> None:
     """O5 and O9: P(one cell at lifetime t) = exp(-t |x - x'|_1)."""
     X = np.array([[0.0, 1.0, -2.0], [0.5, 1.25, -2.0]], np.float32)
@@ -46,6 +47,7 @@ def test_first_split_picks_feature_and_place_in_proportion() -> None:
 
 
 @pytest.mark.parametrize("order", range(len(ORDERS)))
+@pytest.mark.thorough(but="2")
 def test_any_two_rows_of_a_larger_stream_part_as_if_alone(order: int) -> None:
     """O5 with O6: other rows, before or after, change nothing between two of them."""
     X = np.random.default_rng(1).normal(size=(6, 2)).astype(np.float32)[ORDERS[order]]
@@ -58,6 +60,7 @@ def test_any_two_rows_of_a_larger_stream_part_as_if_alone(order: int) -> None:
 
 
 @pytest.mark.parametrize("order", range(len(ORDERS)))
+@pytest.mark.thorough(but="2")
 def test_mean_depths_on_a_line(order: int) -> None:
     """O8: the cut of gap i rings at Exp(g_i); the tree is the Cartesian tree of these times."""
     points = np.array([0.0, 0.1, 0.15, 1.0, 1.6, 4.0], np.float32)
@@ -76,6 +79,7 @@ def test_mean_depths_on_a_line(order: int) -> None:
 
 @pytest.mark.parametrize("order", range(len(ORDERS)))
 @pytest.mark.parametrize("lifetime", [0.3, 1.5])
+@pytest.mark.thorough(but="1.5-2")
 def test_number_of_cells_on_a_line(order: int, lifetime: float) -> None:
     """O9: cells - 1 is a sum of independent Bernoulli(1 - exp(-lifetime gap))."""
     points = np.array([0.0, 0.1, 0.15, 1.0, 1.6, 4.0], np.float32)

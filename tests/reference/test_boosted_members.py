@@ -53,6 +53,7 @@ def test_forecasts_are_those_of_the_reference(n_classes: int, weighted: bool) ->
 
 
 @pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.thorough(but="True")
 def test_forecasts_of_numbers_are_those_of_the_reference(weighted: bool) -> None:
     n = 230
     X, classes = stream(n, 20, 5)

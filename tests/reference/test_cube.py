@@ -15,7 +15,7 @@ from dmondrian.tree.box_encoding import boxless
 from dmondrian.tree.invariants import check
 from dmondrian.tree.nodes import ETA, make_tree
 from tests.laws.grow import nodes_of
-from tests.reference.cases import Case, random_case
+from tests.reference.cases import Case, numbers, random_case
 from tests.reference.closed_form import tree_of
 from tests.reference.cube import CubeTree
 from tests.reference.kernel import arrays_of, kernel_forest, log_odds
@@ -77,7 +77,7 @@ def assert_same_cells(forest: Forest, reference: CubeTree) -> None:
             assert (arrays["feature"][v], arrays["threshold"][v]) == (feature, cut)
 
 
-@pytest.mark.parametrize("number", range(40))
+@pytest.mark.parametrize("number", numbers(40))
 @pytest.mark.parametrize("regression", [False, True], ids=["classes", "targets"])
 def test_realised_cells_are_those_with_two_distinct_rows(number: int, regression: bool) -> None:
     case = cube_case(number, regression)
@@ -93,7 +93,7 @@ def test_realised_cells_are_those_with_two_distinct_rows(number: int, regression
     assert_same_cells(shuffled, reference_of(case, regression))
 
 
-@pytest.mark.parametrize("number", range(0, 40, 2))
+@pytest.mark.parametrize("number", numbers(40, 2))
 @pytest.mark.parametrize("lifetime", [0.2, 3.0])
 def test_a_fixed_lifetime_stops_the_same_cells(number: int, lifetime: float) -> None:
     case = cube_case(number)
@@ -103,7 +103,7 @@ def test_a_fixed_lifetime_stops_the_same_cells(number: int, lifetime: float) -> 
         check(tree, may_be_empty=True)
 
 
-@pytest.mark.parametrize("number", range(0, 40, 2))
+@pytest.mark.parametrize("number", numbers(40, 2))
 @pytest.mark.parametrize("regression", [False, True], ids=["classes", "targets"])
 @pytest.mark.parametrize("prior", [False, True], ids=["parent", "prior"])
 def test_every_lifetime_speaks_for_the_whole_partition(
@@ -176,7 +176,7 @@ def test_a_row_that_needs_many_nodes_waits_for_memory() -> None:
     assert capped.total_weight == 2.0
 
 
-@pytest.mark.parametrize("number", range(0, 40, 2))
+@pytest.mark.parametrize("number", numbers(40, 2))
 @pytest.mark.parametrize("charge_opening", [False, True])
 def test_the_mixture_over_prunings_follows_from_the_counts(
     number: int, charge_opening: bool
@@ -192,7 +192,7 @@ def test_the_mixture_over_prunings_follows_from_the_counts(
         np.testing.assert_allclose(p, tree.predict_leaf(list(x)), rtol=1e-9)
 
 
-@pytest.mark.parametrize("number", range(0, 40, 2))
+@pytest.mark.parametrize("number", numbers(40, 2))
 def test_weights_of_squared_loss_follow_from_the_rows(number: int) -> None:
     """AMF's regressor on the cube: each cell pays for its rows, the first of them free."""
     case = dataclasses.replace(cube_case(number, True), w=None, charge_opening=False)

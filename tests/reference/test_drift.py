@@ -33,7 +33,9 @@ def parameters(n_classes: int, seed: int = 11) -> ForestParameters:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("n_classes", "weighted"), [(2, False), (3, True)])
+@pytest.mark.parametrize(
+    ("n_classes", "weighted"), [pytest.param(2, False, marks=pytest.mark.thorough), (3, True)]
+)
 def test_forecasts_and_trees_are_those_of_the_reference(n_classes: int, weighted: bool) -> None:
     n = 400
     X, y = stream(n, n_classes, 5)

@@ -50,9 +50,17 @@ def answers_of_sets(X: np.ndarray, y: np.ndarray, w: np.ndarray, n_classes: int)
     return answer
 
 
-@pytest.mark.parametrize("cuts", [[0, N], [0, 1, 2, 90, 91, 300, N]])
 @pytest.mark.parametrize(
-    ("n_classes", "weighted", "boosted"), [(2, False, False), (3, True, False), (2, True, True)]
+    "cuts",
+    [pytest.param([0, N], marks=pytest.mark.thorough), [0, 1, 2, 90, 91, 300, N]],
+)
+@pytest.mark.parametrize(
+    ("n_classes", "weighted", "boosted"),
+    [
+        pytest.param(2, False, False, marks=pytest.mark.thorough),
+        (3, True, False),
+        (2, True, True),
+    ],
 )
 def test_forecasts_and_weights_are_those_of_the_reference(
     n_classes: int, weighted: bool, boosted: bool, cuts: list[int]
@@ -96,7 +104,11 @@ def test_forecasts_and_weights_are_those_of_the_reference(
 
 @pytest.mark.parametrize(
     ("cuts", "boosted"),
-    [([0, N], False), ([0, 1, 2, 90, 91, 300, N], False), ([0, 1, 2, 90, 91, 300, N], True)],
+    [
+        pytest.param([0, N], False, marks=pytest.mark.thorough),
+        pytest.param([0, 1, 2, 90, 91, 300, N], False, marks=pytest.mark.thorough),
+        ([0, 1, 2, 90, 91, 300, N], True),
+    ],
 )
 def test_numbers_are_those_of_the_reference(cuts: list[int], boosted: bool) -> None:
     X, classes = stream(N, 20, 5)

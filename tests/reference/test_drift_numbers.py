@@ -13,7 +13,8 @@ from tests.reference.drift_numbers import ReferenceNumberForest
 from tests.reference.test_drift import stream
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted rows"])
+@pytest.mark.thorough(but="")  # weighted rows take thrice as long, and come by time elsewhere
 def test_forecasts_and_trees_are_those_of_the_reference(weighted: bool) -> None:
     n = 300
     X, classes = stream(n, 20, 5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dmondrian.forest.forest import Forest
-from tests.reference.cases import Case, random_case
+from tests.reference.cases import Case, numbers, random_case
 from tests.reference.cube import CubeTree
 from tests.reference.gaussian import LabelProcess, TreeProcess
 from tests.reference.kernel import arrays_of, kernel_forest, parameters_of, reference_tree
@@ -24,7 +24,7 @@ def targets(number: int) -> Case:
     return dataclasses.replace(case, X=X, max_nodes=None)
 
 
-@pytest.mark.parametrize("number", range(30))
+@pytest.mark.parametrize("number", numbers(30))
 @pytest.mark.parametrize("expected", [False, True], ids=["leaf", "expected"])
 def test_messages_equal_the_dense_posterior(number: int, expected: bool) -> None:
     case = targets(number)
@@ -90,7 +90,7 @@ def test_a_large_common_shift_of_the_labels_costs_no_digits(aggregation: str) ->
     np.testing.assert_allclose(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", numbers(12))
 def test_messages_follow_learning(number: int) -> None:
     """Predicting in the middle leaves nothing behind: later answers are those of a fresh forest."""
     case = targets(number)
@@ -109,7 +109,7 @@ def test_messages_follow_learning(number: int) -> None:
     assert a.square.tobytes() == b.square.tobytes()
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", numbers(12))
 @pytest.mark.parametrize("lifetime", [1.0, 6.0])
 def test_on_the_cube_covariances_follow_the_cells(number: int, lifetime: float) -> None:
     case = cube_case(number, regression=True)

@@ -56,10 +56,20 @@ def objective(loss: str, found: np.ndarray, y: np.ndarray, w: np.ndarray, weight
     return float(0.5 * np.sum(np.square(weights)) + (w * each).sum() / RIDGE)
 
 
-@pytest.mark.parametrize("domain", ["cube", "range"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("n_classes", [2, 3])
-@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+@pytest.mark.parametrize(
+    ("loss", "n_classes", "weighted", "domain"),
+    [
+        pytest.param(
+            *(loss, n_classes, weighted, domain),
+            # Outside of the thorough run each two of the others meet once with each loss.
+            marks=[pytest.mark.thorough] * (weighted ^ (n_classes == 3) ^ (domain == "cube")),
+        )
+        for loss in ("log_loss", "hinge")
+        for n_classes in (2, 3)
+        for weighted in (False, True)
+        for domain in ("cube", "range")
+    ],
+)
 def test_a_fit_is_scikit_learns(
     loss: str, n_classes: int, weighted: bool, domain: str, monkeypatch
 ) -> None:
@@ -94,8 +104,17 @@ def parameters(loss: str, domain: str = "cube", n_classes: int = 2) -> Any:
     return model_of(loss, domain)._forest_parameters(2, n_classes)
 
 
-@pytest.mark.parametrize("n_classes", [2, 3])
-@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+@pytest.mark.parametrize(
+    ("loss", "n_classes"),
+    [
+        ("log_loss", 2),
+        ("hinge", 3),
+        *(
+            pytest.param(*each, marks=pytest.mark.thorough)
+            for each in (("log_loss", 3), ("hinge", 2))
+        ),
+    ],
+)
 def test_a_warm_start_finds_the_same_optimum_in_fewer_iterations(loss: str, n_classes: int) -> None:
     X, y = rows(300, n_classes)
     given = parameters(loss, "cube", n_classes), T, (X, y.astype(float), np.ones(300)), 1

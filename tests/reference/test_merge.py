@@ -12,7 +12,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.forest.forest import Forest
 from dmondrian.forest.merge import merge
 from dmondrian.tree.invariants import check
-from tests.reference.cases import Case
+from tests.reference.cases import Case, numbers
 from tests.reference.kernel import arrays_of, parameters_of
 from tests.reference.test_cube import assert_same_cells, cube_case, preorder, reference_of
 from tests.reference.test_lifetime import changes
@@ -34,7 +34,7 @@ def whole_weights(number: int, regression: bool = False) -> Case:
     return dataclasses.replace(case, w=None if case.w is None else np.ceil(case.w))
 
 
-@pytest.mark.parametrize("number", range(0, 40, 2))
+@pytest.mark.parametrize("number", numbers(40, 2))
 @pytest.mark.parametrize("n_parts", [2, 5])
 @pytest.mark.parametrize("lifetime", [None, 2.0])
 def test_counts_are_those_of_all_rows(number: int, n_parts: int, lifetime: float | None) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dmondrian.forest.forest import Forest
 from dmondrian.uncertainty.gaussian_mixture import mixture_std, predict_quantiles
 from tests.reference.amf import extensions, sum_in_lanes
-from tests.reference.cases import Case
+from tests.reference.cases import Case, numbers
 from tests.reference.cube import CubeTree
 from tests.reference.gaussian import TreeProcess, fine_places, kernel_places
 from tests.reference.kernel import parameters_of, reference_tree
@@ -72,7 +72,7 @@ def assert_quantiles(found: np.ndarray, mixtures: list[list[Component]], scale: 
         np.testing.assert_allclose(row, expected, rtol=1e-9, atol=1e-9 * scale)
 
 
-@pytest.mark.parametrize("number", range(0, 30, 3))
+@pytest.mark.parametrize("number", numbers(30, 3))
 @pytest.mark.parametrize("expected", [False, True], ids=["leaf", "expected"])
 @pytest.mark.parametrize("how", ["hierarchy", "mean"])
 def test_quantiles_on_the_range(number: int, expected: bool, how: str) -> None:
@@ -103,7 +103,7 @@ def test_quantiles_on_the_range(number: int, expected: bool, how: str) -> None:
         np.testing.assert_allclose(near, LEVELS, atol=2e-4)
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", numbers(12))
 @pytest.mark.parametrize("lifetime", [1.0, 6.0])
 def test_quantiles_of_cells_on_the_cube(number: int, lifetime: float) -> None:
     case = cube_case(number, regression=True)

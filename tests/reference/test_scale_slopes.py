@@ -101,7 +101,7 @@ def test_scores_are_those_of_their_definition(n_classes: int) -> None:
 
 def test_a_score_is_the_derivative_of_what_trees_forecast() -> None:
     X, y, w = rows(200, 0, seed=2)
-    drawn, n_trees, step = parameters(5, 0), 3000, 2.0**0.25
+    drawn, n_trees, step = parameters(5, 0), 1000, 2.0**0.25
 
     def gain(scales: np.ndarray) -> tuple[float, Ensemble]:
         """The mean over trees of a sum of forecasts, weighted by whether they are too low."""

@@ -223,14 +223,17 @@ def missed(tree: nodes.Tree, leaf: int, hint: Hint | Way, n_noted: int) -> list[
     [
         AMFClassifier(random_state=0, feature_scales=None),
         AMFClassifier(random_state=0, domain="cube"),
-        MondrianForestClassifier(random_state=0, domain="cube", lifetime=4.0),
+        pytest.param(
+            MondrianForestClassifier(random_state=0, domain="cube", lifetime=4.0),
+            marks=pytest.mark.thorough,
+        ),
     ],
     ids=["range", "cube", "cube, stopped"],
 )
 def test_a_row_that_is_taken_in_finds_its_way_up_as_noted(
     estimator: AMFClassifier | MondrianForestClassifier,
 ) -> None:
-    X = np.random.default_rng(0).random((400, 2)).astype(np.float32)
+    X = np.random.default_rng(0).random((250, 2)).astype(np.float32)
     forest = Ensemble(estimator._forest_parameters(2, 2), range(1))
     growth, stat, _, rule = forest.policies
     deepest = n_inserted = 0

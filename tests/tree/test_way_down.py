@@ -42,7 +42,7 @@ def way_of(tree: nodes.Tree, row: np.ndarray) -> list[int]:
     return way
 
 
-def forest_of(settings: dict[str, Any], n: int = 300) -> tuple[Ensemble, np.ndarray]:
+def forest_of(settings: dict[str, Any], n: int = 120) -> tuple[Ensemble, np.ndarray]:
     """Return a tree that has learned rows, and those, others among them and rows far away."""
     kind = "amf-classifier" if "aggregation" not in settings else "mondrian-forest-classifier"
     draw = np.random.default_rng(0)
@@ -50,10 +50,10 @@ def forest_of(settings: dict[str, Any], n: int = 300) -> tuple[Ensemble, np.ndar
     forest = Ensemble(ForestParameters(kind, 2, K, 5, **settings), range(1))
     y = (X.sum(axis=1) * K / 2.0 + draw.random(n) * 0.3).astype(np.int64) % K
     forest.update(X, y.astype(np.float64))
-    others = draw.random((100, 2)).astype(np.float32)
+    others = draw.random((40, 2)).astype(np.float32)
     if settings.get("domain") == "cube":
-        return forest, np.concatenate([X[:100], others])
-    return forest, np.concatenate([X[:100], others, 3.0 * others - 1.0]).astype(np.float32)
+        return forest, np.concatenate([X[:40], others])
+    return forest, np.concatenate([X[:40], others, 3.0 * others - 1.0]).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,11 @@ def forest_of(settings: dict[str, Any], n: int = 300) -> tuple[Ensemble, np.ndar
         ({"aggregation": "hierarchy", "expected_extension": True}, True),
         ({"aggregation": "hierarchy"}, True),
         ({"aggregation": "hierarchy", "expected_extension": True, "discount": 0.1}, True),
-        ({"aggregation": "hierarchy", "domain": "cube", "lifetime": 9.0, "discount": 500.0}, True),
+        pytest.param(
+            {"aggregation": "hierarchy", "domain": "cube", "lifetime": 9.0, "discount": 500.0},
+            True,
+            marks=pytest.mark.thorough,
+        ),
         ({"aggregation": "mean", "expected_extension": True}, True),
         ({"expected_extension": True}, False),
     ],

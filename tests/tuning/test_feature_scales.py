@@ -45,8 +45,14 @@ from tests.estimators.test_scales import LAST, SHORT, wave
     [
         AMFClassifier(random_state=0),
         MondrianForestClassifier(random_state=0, aggregation="mean"),
-        MondrianForestRegressor(random_state=0, aggregation="hierarchy", lifetime=None),
-        GeneralizedMondrianForestRegressor("huber", random_state=0),
+        pytest.param(
+            MondrianForestRegressor(random_state=0, aggregation="hierarchy", lifetime=None),
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            GeneralizedMondrianForestRegressor("huber", random_state=0),
+            marks=pytest.mark.thorough,
+        ),
     ],
     ids=lambda estimator: type(estimator).__name__,
 )
@@ -310,7 +316,9 @@ def test_scores_are_those_of_forecasts_of_the_rows_that_are_left(n_classes: int)
     assert np.allclose(trial.scores, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("power", [-1040, -520, -60, 0, 450])
+@pytest.mark.parametrize(
+    "power", [-1040, *(pytest.param(p, marks=pytest.mark.thorough) for p in (-520, -60, 0)), 450]
+)
 def test_labels_of_any_size_have_the_same_scales(power: int) -> None:
     X, y = wave(SHORT, noise_columns=2)
     y = np.rint(2.0**20 * y / np.abs(y).max()) * 2.0**-20  # a power of two changes no digit

@@ -127,8 +127,11 @@ def test_values_are_rounded_to_the_even_of_two_multiples() -> None:
         lambda: MondrianForestClassifier(2, calibrate=True, random_state=0),
         lambda: MondrianForestRegressor(2, aggregation="hierarchy", lifetime=None, random_state=0),
         lambda: GeneralizedMondrianForestClassifier(2, lifetime="prequential", random_state=0),
-        lambda: GeneralizedMondrianForestRegressor(
-            2, loss="quantile", feature_scales="learned", warmup_rows=600, random_state=0
+        pytest.param(
+            lambda: GeneralizedMondrianForestRegressor(
+                2, loss="quantile", feature_scales="learned", warmup_rows=600, random_state=0
+            ),
+            marks=pytest.mark.thorough,
         ),
     ],
     ids=[
@@ -168,7 +171,11 @@ def test_cuts_between_calls_and_storing_change_no_byte(kind, tmp_path: Path) -> 
         (MondrianForestClassifier, {"aggregation": "hierarchy"}),
         (MondrianForestRegressor, {}),
         (GeneralizedMondrianForestClassifier, {"lifetime": "validation"}),
-        (GeneralizedMondrianForestRegressor, {"loss": "huber", "lifetime": "penalized"}),
+        pytest.param(
+            GeneralizedMondrianForestRegressor,
+            {"loss": "huber", "lifetime": "penalized"},
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_a_forest_of_units_is_one_of_rounded_rows(kind: type, given: dict) -> None:
