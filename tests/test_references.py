@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import io
 import re
@@ -108,9 +109,21 @@ def classes() -> dict[str, list[type]]:
 CLASSES = classes()
 
 
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All nodes of the syntax tree of a file."""
+    return list(ast.walk(parsed(path)))
+
+
+@functools.cache
+def tokens_of(path: Path) -> list[tokenize.TokenInfo]:
+    """All tokens of a file."""
+    return list(tokenize.generate_tokens(io.StringIO(path.read_text()).readline))
+
+
 def docstrings(path: Path) -> Iterator[str]:
     """Docstrings of a file, those of attributes included."""
-    for node in ast.walk(parsed(path)):
+    for node in nodes_of(path):
         value = node.value if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             yield value.value
@@ -118,11 +131,12 @@ def docstrings(path: Path) -> Iterator[str]:
 
 def comments(path: Path) -> Iterator[str]:
     """Comments of a file."""
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+    for token in tokens_of(path):
         if token.type == tokenize.COMMENT:
             yield token.string
 
 
+@functools.cache
 def texts(path: Path) -> str:
     """Docstrings and comments of a file."""
     return "\n".join([*docstrings(path), *comments(path)])
@@ -138,11 +152,11 @@ def known_words() -> set[str]:
     words = {path.stem for path in FILES} | {path.parent.name for path in FILES}
     for path in FILES:
         own = set(docstrings(path))
-        for node in ast.walk(parsed(path)):
+        for node in nodes_of(path):
             value = node.value if isinstance(node, ast.Constant) else None
             if isinstance(value, (str, bytes)) and value not in own:
                 words.update(re.findall(r"\w+", str(value)))
-        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        for token in tokens_of(path):
             if token.type == tokenize.NAME:
                 words.add(token.string)
     return words
@@ -196,7 +210,7 @@ def test_parameters_in_docstrings_are_those_of_the_function() -> None:
     missing = {
         f"{path.relative_to(PROJECT)}:{node.lineno}: {name}"
         for path in FILES
-        for node in ast.walk(parsed(path))
+        for node in nodes_of(path)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         for name in documented(ast.get_docstring(node) or "")
         if name not in arguments(node)

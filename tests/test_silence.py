@@ -22,7 +22,13 @@ WAYS = {
 ANSWER = {"in Python", "beside a cluster", "with a forked child"}  # their main threads run Python
 
 
-@pytest.mark.parametrize("way", WAYS)
+RARE = ("beside a cluster", "with a forked child")  # left to the thorough run
+
+
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(way, marks=[pytest.mark.thorough] * (way in RARE)) for way in WAYS],
+)
 def test_a_test_that_hangs_ends_the_run(tmp_path: Path, way: str) -> None:
     lines = [
         "import ctypes, os, signal, threading, distributed",

@@ -30,7 +30,10 @@ def test_baselines_know_the_labels_before_alone() -> None:
     assert numbers.last_label(y).tolist() == [0.0, 4.0, 2.0]
 
 
-@pytest.mark.parametrize("name", ["AMF follow 4", "AMF plain 10", "last label"])
+@pytest.mark.parametrize(
+    "name",
+    ["AMF follow 4", pytest.param("AMF plain 10", marks=pytest.mark.thorough), "last label"],
+)
 def test_a_learner_is_measured_and_shown(tmp_path: Path, name: str) -> None:
     X, y = numbers.load("Friedman", None, 300)
     found = numbers.measure(name, X, y, None)

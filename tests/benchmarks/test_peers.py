@@ -57,6 +57,7 @@ def peers(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("workload", ["synthetic_d100_k5", "friedman1"])
+@pytest.mark.thorough(but="friedman1")
 def test_throughput_is_reported_beside_scikit_garden(
     workload: str, peers: Path, tmp_path: Path
 ) -> None:

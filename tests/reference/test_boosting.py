@@ -48,7 +48,7 @@ def assert_equal(X: np.ndarray, y: np.ndarray, w: np.ndarray, k: int, its: Growi
     return fitted
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.thorough), True])
 @pytest.mark.parametrize("n_classes", [2, 3, 5])
 def test_sets_are_those_of_the_reference(n_classes: int, weighted: bool) -> None:
     X, y, w = rows(120, n_classes, n_classes)
@@ -135,6 +135,7 @@ def test_labels_far_off_are_those_of_the_reference(y: list[float], repeats: int)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.thorough(but="True")
 def test_a_stream_of_numbers_fits_the_set_of_the_reference_to_near_labels(weighted: bool) -> None:
     X, classes, w = rows(80, 3, 1)
     y = classes / 3.0 + 0.1 * np.random.default_rng(0).random(80)

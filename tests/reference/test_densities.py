@@ -97,8 +97,15 @@ def test_the_minimizer_never_has_more_risk_than_log_frequencies_and_mostly_less(
     assert max(gains) > 1e-2
 
 
-@pytest.mark.parametrize("cell_value", ["log_frequency", "minimizer"])
-@pytest.mark.parametrize(("n", "d", "lifetime", "bound", "seed"), CASES)
+@pytest.mark.parametrize(
+    ("n", "d", "lifetime", "bound", "seed", "cell_value"),
+    [
+        # Outside of the thorough run each case has one of the two, in turns.
+        pytest.param(*case, value, marks=[pytest.mark.thorough] * ((i + k) % 2))
+        for i, case in enumerate(CASES)
+        for k, value in enumerate(("log_frequency", "minimizer"))
+    ],
+)
 def test_the_sweep_is_brute_force(n, d, lifetime, bound, seed, cell_value) -> None:
     """The risk at every lifetime at which a cell is split, and what each penalty chooses."""
     n = min(n, 30)

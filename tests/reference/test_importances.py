@@ -32,7 +32,7 @@ def rows(n: int = 250, d: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     "kind", [k for k in ALGORITHMS.values() if "feature_scales" in k().get_params()]
 )
 def test_importances_are_those_of_the_definition(kind: type, domain: str) -> None:
-    X, y = rows()
+    X, y = rows(150)
     n_classes = 3 if "Classifier" in kind.__name__ else 0
     y = np.digitize(y, [0.0, 1.0]).astype(float) if n_classes else y
     if kind is GeneralizedMondrianForestClassifier:  # of two classes, taken as numbers

@@ -63,7 +63,10 @@ def depth_of(tree: nodes.Tree) -> int:
     [
         AMFClassifier(random_state=0, predict_extension="leaf"),
         AMFClassifier(random_state=0, predict_extension="expected"),
-        MondrianForestClassifier(random_state=0, aggregation="hierarchy", lifetime=None),
+        pytest.param(
+            MondrianForestClassifier(random_state=0, aggregation="hierarchy", lifetime=None),
+            marks=pytest.mark.thorough,
+        ),
     ],
     ids=["leaf", "expected", "hierarchy"],
 )

@@ -171,6 +171,7 @@ def test_the_exponent_is_near_the_batch_optimum_of_the_last_octave(n: int) -> No
 
 
 @pytest.mark.parametrize("calibrate", [True, "auto"])
+@pytest.mark.thorough(but="auto")
 def test_chunks_threads_and_storing_change_no_byte(tmp_path: Path, calibrate: bool | str) -> None:
     X, y = rows(1500)
     w = np.random.default_rng(0).choice([0.0, 1.0, 2.0, 0.5], len(X))

@@ -156,6 +156,7 @@ def grown(cuts: list[int], n_threads: int | None = None, **given: object) -> AMF
 
 
 @pytest.mark.parametrize("scales", [None, "learned"])
+@pytest.mark.thorough(but="None")
 def test_batches_threads_and_files_keep_it_to_the_last_bit(
     scales: str | None, tmp_path: Path
 ) -> None:
@@ -176,12 +177,17 @@ def test_batches_threads_and_files_keep_it_to_the_last_bit(
             assert (one == other).all()
 
 
-def test_rows_begun_anew_for_lack_of_memory_are_forecast_once() -> None:
+@pytest.mark.parametrize("kind", [AMFClassifier, AMFRegressor])
+@pytest.mark.thorough(but="AMFClassifier")  # whose kernels other tests compile
+def test_rows_begun_anew_for_lack_of_memory_are_forecast_once(kind: type) -> None:
     X, y = rows(300)
-    whole = AMFRegressor(2, domain="cube", calibrate=True, **FIXED).fit(X, y)
-    parts = AMFRegressor(2, domain="cube", calibrate=True, **FIXED)
+    if kind is AMFClassifier:
+        y = np.arange(300) % 2
+    more = {"classes": [0, 1]} if kind is AMFClassifier else {}
+    whole = kind(2, domain="cube", calibrate=True, **FIXED).fit(X, y)
+    parts = kind(2, domain="cube", calibrate=True, **FIXED)
     for start in range(0, 300, 10):
-        parts.partial_fit(X[start : start + 10], y[start : start + 10])
+        parts.partial_fit(X[start : start + 10], y[start : start + 10], **more)
         parts = pickle.loads(pickle.dumps(parts))  # without the room that the trees had
     assert parts.forest_.calibration == whole.forest_.calibration
     assert same_forest(parts, whole)
