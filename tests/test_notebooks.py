@@ -31,7 +31,7 @@ def test_the_manual_lists_them() -> None:
     assert sorted(listed) == [path.stem for path in NOTEBOOKS]
 
 
-# Those of one process that forget nothing: of clusters and of drift the manual's examples run too.
+# The two others, of a cluster and of drift, take most of the time.
 QUICK = ("first_forest", "kernel_and_density", "quantiles_and_intervals")
 
 

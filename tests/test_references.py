@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 import dmondrian
 from tests.sources import parsed
 
@@ -160,6 +162,14 @@ def known_words() -> set[str]:
             if token.type == tokenize.NAME:
                 words.add(token.string)
     return words
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept_for_this_module() -> Iterator[None]:
+    """Let the syntax trees go at the end: they are a million objects."""
+    yield
+    for kept in (nodes_of, tokens_of, texts):
+        kept.cache_clear()
 
 
 def test_names_with_dots_exist() -> None:

@@ -91,12 +91,10 @@ def test_a_benchmark_knows_its_arguments(
             main()
 
 
-# Scripts that are run outside of the thorough run too: one of data, that takes seconds, and one of
-# a cluster. One of a paper, without data, is run below; what all scripts read from a command line
-# is shown above.
+# Scripts that are run outside of the thorough run too: one of data, that takes seconds. One of a
+# paper, without data, is run below; what all scripts read from a command line is shown above.
 QUICK = (
     "ablation",  # losses
-    "small_files",  # a cluster
 )
 
 

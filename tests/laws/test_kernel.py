@@ -78,6 +78,7 @@ def in_one_cell(X: np.ndarray, domain: str, n_components: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("domain", ["cube", "range"])
+@pytest.mark.thorough(but="cube")
 def test_the_error_of_a_pair_is_that_of_a_binomial_share(domain: str) -> None:
     """B16, Proposition 2: M k_M(x, x') is binomial, so each error has an exponential tail in M."""
     X = np.array([[0.1, 0.2], [0.15, 0.25], [0.4, 0.3]], np.float32)

@@ -58,7 +58,7 @@ def answers_of_sets(X: np.ndarray, y: np.ndarray, w: np.ndarray, n_classes: int)
     ("n_classes", "weighted", "boosted"),
     [
         pytest.param(2, False, False, marks=pytest.mark.thorough),
-        (3, True, False),
+        pytest.param(3, True, False, marks=pytest.mark.thorough),
         (2, True, True),
     ],
 )

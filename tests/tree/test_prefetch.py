@@ -225,7 +225,10 @@ def missed(tree: nodes.Tree, leaf: int, hint: Hint | Way, n_noted: int) -> list[
     "estimator",
     [
         AMFClassifier(random_state=0, feature_scales=None),
-        AMFClassifier(random_state=0, domain="cube"),
+        pytest.param(
+            AMFClassifier(random_state=0, domain="cube"),
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             MondrianForestClassifier(random_state=0, domain="cube", lifetime=4.0),
             marks=pytest.mark.thorough,

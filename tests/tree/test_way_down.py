@@ -68,7 +68,7 @@ def forest_of(settings: dict[str, Any], n: int = 120) -> tuple[Ensemble, np.ndar
             marks=pytest.mark.thorough,
         ),
         ({"aggregation": "mean", "expected_extension": True}, True),
-        ({"expected_extension": True}, False),
+        pytest.param({"expected_extension": True}, False, marks=pytest.mark.thorough),
     ],
     ids=["hierarchy", "leaves", "small discount", "cube", "mean", "amf"],
 )

@@ -298,7 +298,10 @@ def test_settings_fixed_by_hand_are_kept() -> None:
     "shape",
     [
         # alpha = 0.01 does worse than the uniform forecast here,
-        {"n_samples": 14_000, "n_features": 100, "n_informative": 10, "n_classes": 5},
+        pytest.param(
+            {"n_samples": 14_000, "n_features": 100, "n_informative": 10, "n_classes": 5},
+            marks=pytest.mark.thorough,
+        ),
         # alpha = 0.5 doubles the loss here.
         {"n_samples": 14_000, "n_features": 16, "n_informative": 12, "n_classes": 26},
     ],

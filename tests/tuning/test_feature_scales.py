@@ -217,6 +217,7 @@ def reported_together(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.ascontiguousarray(X[order], np.float32), y[order].astype(float), np.ones(LAST)
 
 
+@pytest.mark.thorough  # as above, among more columns
 def test_columns_that_are_worth_more_together_than_alone_are_not_left_out() -> None:
     drawn, rows = AMFClassifier(random_state=0)._forest_parameters(40, 2), reported_together(5)
     scales = np.array(learn_scales(drawn, rows, n_threads=2))
