@@ -35,6 +35,8 @@ class Run(NamedTuple):
 RUNS = (
     Run("quality", "", "--sets adult california_housing --max-rows 300 --models"
         " 'dmondrian 10' 'uncalibrated 10'", takes_peers=True),
+    Run("quality_small", "", "--sets adult california_housing --sizes 100 --seeds 2 --models"
+        " 'dmondrian 100' 'random forest 100' 'hist boosting 100'", takes_peers=True),
     Run("scales_tried", "--max-rows 12000",
         "--sets california_housing --max-rows 400 --parts maps groups warmup"),
     Run("rounding", "--max-rows 20000",

@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -83,14 +83,16 @@ REAL = {
     "electricity": RealSet("class", True, is_stream=True),
     "bananas": RealSet("y", True),
     "phishing": RealSet("is_phishing", True),
+    "car": RealSet("class", True),
+    "churn": RealSet("Churn?", True, drop=("Phone",)),
+    # Windows of a series: its rows in random order here, as stored for `stored`.
+    "ijcnn1": RealSet("label", True, max_rows=100_000),
     "california_housing": RealSet("medianHouseValue", False),
     "cpu_act": RealSet("usr", False),
     "trump_approval": RealSet("five_thirty_eight", False, is_stream=True),
     # total_amount is the sum of the other amounts, the tip among them.
     "nyc_green_taxi": RealSet("tip_amount", False, drop=("total_amount", "ehail_fee")),
 }
-# Those of benchmarks.drift alone, for `stored`: a split of their rows means nothing.
-STREAMS = {"ijcnn1": RealSet("label", True, is_stream=True)}
 
 
 def _linear(n: int, d: int, informative: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -119,9 +121,13 @@ CLASSIFICATION = [name for name, spec in REAL.items() if spec.is_classification]
 ]
 REGRESSION = [name for name, spec in REAL.items() if not spec.is_classification] + ["friedman1"]
 NAMES = CLASSIFICATION + REGRESSION
+# Those that came when all defaults had been chosen.
+LATER = ("car", "churn", "ijcnn1")
+# The sets of scripts that choose defaults.
+EARLIER = [name for name in NAMES if name not in LATER]
 
 
-def add_arguments(parser: argparse.ArgumentParser, default: list[str] = NAMES) -> None:
+def add_arguments(parser: argparse.ArgumentParser, default: list[str] = EARLIER) -> None:
     """Add ``--data``, ``--sets`` and ``--max-rows`` to a benchmark's command line."""
     parser.add_argument(
         "--data",
@@ -178,8 +184,48 @@ def stored(name: str, folder: str | Path | None = None, max_rows: int | None = N
     `load`.
     """
     X, target, _, rows = _matrix(name, folder)
-    is_classification = (REAL | STREAMS)[name].is_classification
+    is_classification = REAL[name].is_classification
     return _finish(name, X, target, rows[:max_rows], rows[:0], is_classification, "none")
+
+
+def drawn(dataset: Dataset, n_train: int, most_test: int, seed: int) -> Dataset:
+    """Return a small cut of a set: some rows to learn, and others, held out.
+
+    Rows are drawn from both parts of the set together, official test rows among them; of a stream
+    they are a window that begins anywhere, in time order, and those held out, no more than are
+    learned, come next. Columns are scaled with the bounds of the rows to learn.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Of `load`.
+    n_train : int
+        Rows to learn, as many.
+    most_test : int
+        Rows held out: as many, or what the set has beyond `n_train` where that is less.
+    seed : int
+        Of the draw.
+
+    Raises
+    ------
+    ValueError
+        When the set has no row beyond `n_train`.
+    """
+    X = np.concatenate([dataset.X_train, dataset.X_test])
+    y = np.concatenate([dataset.y_train, dataset.y_test])
+    is_window = dataset.name in REAL and REAL[dataset.name].is_stream
+    n = min(n_train + (min(most_test, n_train) if is_window else most_test), len(y))
+    if n <= n_train:
+        raise ValueError(f"{dataset.name} has {len(y)} rows: {n_train} leave none to hold out")
+    draw = np.random.default_rng(seed)
+    if is_window:
+        rows = draw.integers(len(y) - n + 1) + np.arange(n)
+    else:
+        rows = draw.permutation(len(y))[:n]
+    split = f"{'a window' if is_window else 'drawn'}, seed {seed}"
+    kind = dataset.is_classification
+    found = _finish(dataset.name, X, y, rows[:n_train], rows[n_train:], kind, split)
+    return replace(found, n_classes=dataset.n_classes)
 
 
 def of_target(
@@ -201,7 +247,7 @@ def _matrix(
     name: str, folder: str | Path | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """All rows of a set, encoded; targets; which are official test rows; rows with a target."""
-    spec = (REAL | STREAMS)[name]
+    spec = REAL[name]
     frame, is_test = _read(_folder(name, folder))
     y = frame.pop(spec.target)
     X = _encode(frame.drop(columns=list(spec.drop)))

@@ -19,10 +19,23 @@ def row_losses(y: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
     return -np.log(clipped[np.arange(len(y)), y])
 
 
+def brier(y: np.ndarray, probabilities: np.ndarray) -> float:
+    """Brier score: the mean over rows of squared errors of probabilities, summed over classes.
+
+    Of two classes it is half of that, the squared error of one class's probability, as in
+    scikit-learn; so it is in [0, 1] of two classes and in [0, 2] of more.
+    """
+    errors = np.array(probabilities, dtype=np.float64)
+    errors[np.arange(len(y)), y] -= 1.0
+    total = float(np.square(errors).sum(axis=1).mean())
+    return total / 2.0 if errors.shape[1] == 2 else total
+
+
 def classification(y: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
-    """Log loss, accuracy and, for two classes, the area under the ROC curve."""
+    """Log loss, Brier score, accuracy and, for two classes, the area under the ROC curve."""
     scores = {
         "log_loss": float(row_losses(y, probabilities).mean()),
+        "brier": brier(y, probabilities),
         "accuracy": float((np.argmax(probabilities, axis=1) == y).mean()),
     }
     if probabilities.shape[1] == 2:

@@ -43,6 +43,12 @@ CLAIMS = (
         "lightgbm",
     ),
     Claim(
+        "quality-catboost",
+        "sets on which they have a lower one than CatBoost with a hundred rounds",
+        "quality",
+        "catboost",
+    ),
+    Claim(
         "boosted-forest",
         "sets on which ten AMF members that follow the stream and mix boosted sets, frozen after"
         " one pass, have a lower held-out log loss than a random forest of a hundred trees",
@@ -56,19 +62,17 @@ CLAIMS = (
         "boosted_lightgbm",
     ),
     Claim(
+        "boosted-catboost",
+        "sets on which they have a lower one than CatBoost with a hundred rounds",
+        "quality",
+        "boosted_catboost",
+    ),
+    Claim(
         "quality-onelearn",
         "sets on which ten AMF trees have a lower one than onelearn with as many",
         "quality",
         "onelearn",
     ),
-    Claim(
-        "noise-plain",
-        "held-out log loss of a hundred AMF trees where nine of ten columns are"
-        " noise, without feature scales",
-        "quality",
-        "noise_plain",
-    ),
-    Claim("noise-learned", "the same with learned feature scales, the default", "quality", "noise"),
     Claim(
         "auto",
         "progressive loss of settings chosen from the stream, over the best setting of each set",

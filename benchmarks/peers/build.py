@@ -46,6 +46,9 @@ RECIPES: dict[str, list[list[str]]] = {
     "river": [["river==0.26.1"]],
     CAPYMOA: [["capymoa==0.15.1"]],
     "lightgbm": [["lightgbm==4.6.0", "scikit-learn<1.8"]],
+    "xgboost": [["xgboost-cpu==3.2.0", "scikit-learn<1.8"]],
+    # Its drawing modules are not asked for here, and are larger than the rest.
+    "catboost": [["--no-deps", "catboost==1.2.10"], ["numpy<3", "scipy<1.17", "pandas<3", "six"]],
     "ydf": [["ydf==0.16.1", "pandas<3", "pyarrow"]],
     "evidently": [["evidently==0.7.23", "pandas<3", "pyarrow"]],
     GARDEN: [
@@ -60,6 +63,8 @@ PROOFS = {
     "river": "from river import forest; forest.AMFClassifier()",
     CAPYMOA: "from capymoa.classifier import StreamingRandomPatches",
     "lightgbm": "import lightgbm; lightgbm.LGBMClassifier()",
+    "xgboost": "import xgboost; xgboost.XGBClassifier()",
+    "catboost": "import catboost; catboost.CatBoostClassifier()",
     "ydf": "import ydf",
     "evidently": "from evidently.presets import ClassificationPreset",
     GARDEN: "import skgarden; skgarden.MondrianForestClassifier().partial_fit([[0], [1]], [0, 1])",

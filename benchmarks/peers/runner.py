@@ -41,6 +41,8 @@ ENVIRONMENTS = {
     "capymoa_leveraging": "capymoa",
     "capymoa_srp": "capymoa",
     "lightgbm": "lightgbm",
+    "xgboost": "xgboost",
+    "catboost": "catboost",
     "scikit_garden": "scikit-garden",
 }
 OWN = ("dmondrian", "mondrian_forest", "online_forest")
@@ -101,9 +103,21 @@ class Worker:
 
     def measure(self) -> dict[str, float]:
         """Fit and predict once more; times in seconds."""
+        return self._go("go\n")
+
+    def score(self, rows: Path, seed: int) -> dict[str, float]:
+        """Fit to the rows of another npz file and predict; metrics and times in seconds."""
+        wanted = {"input": str(rows), "output": str(self.output), "seed": seed}
+        times = self._go(f"go {json.dumps(wanted)}\n")
+        data, measure = np.load(rows), metrics.regression
+        if int(data["n_classes"]):
+            measure = metrics.classification
+        return {**measure(data["y_test"], np.load(self.output)["predictions"]), **times}
+
+    def _go(self, line: str) -> dict[str, float]:
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write("go\n")
+            self.process.stdin.write(line)
             self.process.stdin.flush()
         except BrokenPipeError:
             self._fail()

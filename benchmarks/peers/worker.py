@@ -9,6 +9,10 @@ caches of its code. Then it fits a fresh model on the training rows, predicts th
 answers one line of JSON with ``fit_seconds``, ``predict_seconds`` and the number of rows used. The
 last predictions are saved when the input ends.
 
+A line ``go`` that is followed by JSON, ``{"input": ..., "output": ..., "seed": ...}``, is of other
+rows: the model of that seed is fitted to those of the file, without the few rows before it, and the
+predictions are saved at once. One process takes many small sets in this way.
+
 With ``--delay`` the training rows are a stream: each is forecast with the labels of the rows that
 are at least so many rows before it, one row at a time, and the answer has the processor's seconds
 for all, and the memory. With ``--in-blocks`` labels come for so many rows together.
@@ -94,6 +98,31 @@ def lightgbm(args, n_classes):
 
     make = LGBMClassifier if n_classes else LGBMRegressor
     return make(n_estimators=args.trees, random_state=args.seed, n_jobs=1, verbose=-1)
+
+
+def hist_boosting(args, n_classes):
+    """scikit-learn's boosting of binned columns, with its defaults; a tree is a round."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    make = HistGradientBoostingClassifier if n_classes else HistGradientBoostingRegressor
+    return make(max_iter=args.trees, random_state=args.seed)
+
+
+def xgboost(args, n_classes):
+    """XGBoost with its defaults; a tree is a round of boosting."""
+    from xgboost import XGBClassifier, XGBRegressor
+
+    make = XGBClassifier if n_classes else XGBRegressor
+    return make(n_estimators=args.trees, random_state=args.seed, n_jobs=1)
+
+
+def catboost(args, n_classes):
+    """CatBoost with its defaults but for the rounds, which choose its learning rate."""
+    from catboost import CatBoostClassifier, CatBoostRegressor
+
+    make = CatBoostClassifier if n_classes else CatBoostRegressor
+    common = {"random_seed": args.seed, "thread_count": 1, "verbose": False}
+    return make(iterations=args.trees, allow_writing_files=False, **common)
 
 
 def scikit_garden(args, n_classes):
@@ -272,14 +301,37 @@ class SingleRows:
         return self.model.predict_proba(row)[0]
 
 
-BATCH = ("extra_trees", "lightgbm", "random_forest")
+class ClassesOfRows:
+    """A batch classifier of the classes that its rows have; the others get probability 0.
+
+    XGBoost refuses class indices with gaps, and all name only the classes that they saw.
+    """
+
+    def __init__(self, model, n_classes):
+        self.model, self.n_classes = model, n_classes
+
+    def fit(self, X, y):
+        """Learn the rows, whose classes are numbered without gaps."""
+        self.classes, numbers = np.unique(y, return_inverse=True)
+        self.model.fit(X, numbers)
+
+    def predict_proba(self, X):
+        """Return probabilities of all classes."""
+        found = np.zeros((len(X), self.n_classes))
+        found[:, self.classes] = self.model.predict_proba(X)
+        return found
+
+
+BATCH = ("catboost", "extra_trees", "hist_boosting", "lightgbm", "random_forest", "xgboost")
 PEERS = {
     "capymoa_arf": capymoa_arf,
     "capymoa_leveraging": capymoa_leveraging,
     "capymoa_srp": capymoa_srp,
+    "catboost": catboost,
     "onelearn": onelearn,
     "dmondrian": dmondrian,
     "extra_trees": extra_trees,
+    "hist_boosting": hist_boosting,
     "lightgbm": lightgbm,
     "mondrian_forest": mondrian_forest,
     "online_forest": online_forest,
@@ -290,6 +342,7 @@ PEERS = {
     "river_hoeffding": river_hoeffding,
     "river_srp": river_srp,
     "scikit_garden": scikit_garden,
+    "xgboost": xgboost,
 }
 # Those whose partial_fit takes the classes, which the first rows may lack.
 GIVEN_CLASSES = ("dmondrian", "mondrian_forest", "online_forest", "scikit_garden")
@@ -310,6 +363,8 @@ def run(args, X, y, X_test, n_classes):
     processor time of each, progressive predictions left out.
     """
     model = PEERS[args.peer](args, n_classes)
+    if n_classes and args.peer in BATCH:
+        model = ClassesOfRows(model, n_classes)
     learn = model.fit if args.peer in BATCH or isinstance(model, RowByRow) else model.partial_fit
     predict = model.predict_proba if n_classes else model.predict
     more = {"classes": np.arange(n_classes)} if n_classes and args.peer in GIVEN_CLASSES else {}
@@ -438,6 +493,15 @@ def late_in_calls(args, X, y, n_classes):
     return found, {"calls_cpu_seconds": time.process_time() - clock}
 
 
+def read(args):
+    """Return X, y, X of the test rows and the number of classes, cut to what is asked for."""
+    data = np.load(args.input)
+    n_classes = int(data["n_classes"])
+    X = np.ascontiguousarray(data["X_train"][: args.max_train])
+    X_test = np.ascontiguousarray(data["X_test"][: args.max_test])
+    return X, target_for(args.peer, data["y_train"][: args.max_train], n_classes), X_test, n_classes
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peer", choices=sorted(PEERS))
@@ -456,11 +520,7 @@ def main():
     parser.add_argument("--at-hand", type=int, default=0, help="MiB of memory made ready for a run")
     args = parser.parse_args()
 
-    data = np.load(args.input)
-    n_classes = int(data["n_classes"])
-    X = np.ascontiguousarray(data["X_train"][: args.max_train])
-    X_test = np.ascontiguousarray(data["X_test"][: args.max_test])
-    y = target_for(args.peer, data["y_train"][: args.max_train], n_classes)
+    X, y, X_test, n_classes = read(args)
     # A peer's own messages must not mix with the answers.
     answers, sys.stdout = sys.stdout, sys.stderr
     start = time.perf_counter()
@@ -471,7 +531,15 @@ def main():
     answers.write(json.dumps({"warm_seconds": time.perf_counter() - start}) + "\n")
     answers.flush()
     first = slice(0, min(WARM_ROWS, args.warm_rows))
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        other = line[len("go") :].strip()
+        if other:
+            its = argparse.Namespace(**{**vars(args), **json.loads(other)})
+            found, _, times = run(its, *read(its))
+            np.savez(its.output, predictions=found)
+            answers.write(json.dumps(times) + "\n")
+            answers.flush()
+            continue
         np.ones(args.at_hand << 17)  # of 8 bytes; and given back to the kernel
         # That emptied the caches, and this brings code back; not that of the search for scales.
         way(at_once, X[first], y[first], X_test[first], n_classes)
