@@ -43,6 +43,7 @@ RUNS = (
         "--sets adult california_housing --max-rows 900 --trees 2 --seeds 1"),
     Run("throughput", "--max-rows 100000", "--workloads adult friedman1 --max-rows 1000 --repeats 1"
         " --models dmondrian --at-hand 16", takes_peers=True),
+    Run("levels", "", "--sets adult --max-rows 300"),
     Run("calibrating", "",
         "--sets adult --max-rows 600 --trees 2 --single 100 200 300 --repeats 1"),
     Run("answering", "--max-rows 100000",
