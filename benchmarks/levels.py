@@ -45,6 +45,8 @@ def ahead(first: str, second: str) -> Figure:
 
     def find(records: Records) -> Number:
         found = list(records)
+        if not found:
+            raise LookupError("no set was measured")
         won = sum(record[first] < record[second] for record in found)
         return Number(f"{won} of {len(found)}", "", runs_of(found))
 

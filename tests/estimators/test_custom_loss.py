@@ -186,7 +186,7 @@ def least_poisson(y: np.ndarray) -> float:
     "penalty",
     [*(pytest.param(p, marks=pytest.mark.thorough) for p in (0.0, 0.1)), 0.01, None],
 )
-@pytest.mark.parametrize("domain", ["range", "cube"])
+@pytest.mark.parametrize("domain", ["range", pytest.param("cube", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", ["expectile", "poisson"])
 def test_penalized_lifetimes_are_those_of_brute_force(name: str, domain: str, penalty) -> None:
     X = rows()[:40]

@@ -95,8 +95,18 @@ def test_the_score_of_several_quantiles_is_their_share_of_pinball_loss() -> None
     assert one.score(X, y) == pytest.approx(1.0 - np.abs(y - q).sum() / least, rel=1e-9)
 
 
-@pytest.mark.parametrize("domain", ["range", "cube"])
-@pytest.mark.parametrize("loss", [*REGRESSION, *BINARY])
+@pytest.mark.parametrize(
+    ("loss", "domain"),
+    [
+        *((loss, "range") for loss in (*REGRESSION, *BINARY)),
+        ("quantile", "cube"),
+        *(
+            pytest.param(loss, "cube", marks=pytest.mark.thorough)
+            for loss in (*REGRESSION, *BINARY)
+            if loss != "quantile"
+        ),
+    ],
+)
 def test_the_sweep_is_the_risk_of_forests_trained_at_each_lifetime(loss, domain) -> None:
     kind, more_options = (Classifier, {}) if loss in BINARY else (Regressor, {"delta": DELTA})
     X, y = rows(), labels(kind)

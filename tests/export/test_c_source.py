@@ -129,7 +129,7 @@ def test_a_missing_number_is_encoded_and_else_refused(rows, tmp_path) -> None:
 def test_calibrated_probabilities_are_near_as_is_promised(rows, tmp_path) -> None:
     X, y = rows
     forest = MondrianForestClassifier(
-        random_state=0, aggregation="hierarchy", predict_extension="leaf", calibrate=True
+        random_state=0, aggregation="mean", predict_extension="leaf", calibrate=True
     ).fit(X, y)
     assert forest.calibration_exponent_ != 1.0
     asked = spread(X)

@@ -225,6 +225,7 @@ def test_a_given_range_fixes_the_rate_and_bounds_the_labels() -> None:
     assert pickle.loads(pickle.dumps(forest)).forest_.parameters.target_range == (-3.0, 5.0)
 
 
+@pytest.mark.thorough  # two kernels for this alone
 def test_an_empty_cell_forecasts_0_where_the_prior_does() -> None:
     X, y = np.array([[0.1], [0.12]]), np.array([7.0, 9.0])
     for empty_cell, expected in (("parent", 8.0), ("prior", 0.0)):
@@ -236,8 +237,7 @@ def test_an_empty_cell_forecasts_0_where_the_prior_does() -> None:
         assert (reported["n_rows"] == 0.0).any()
         said = forest.predict([[0.95]])
         assert said[0] == pytest.approx(expected)
-        if os.environ.get("DMONDRIAN_THOROUGH") == "1":  # compiled for this question alone
-            assert forest.predict([[0.95]], return_std=True)[0][0] == pytest.approx(expected)
+        assert forest.predict([[0.95]], return_std=True)[0][0] == pytest.approx(expected)
 
 
 def theory(seed: int) -> AMFRegressor:

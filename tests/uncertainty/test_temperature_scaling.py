@@ -242,16 +242,17 @@ def test_few_rows_leave_the_probabilities_nearly_as_they_are() -> None:
     assert Calibration(5, (100.0,) * len(EXPONENTS)).exponent == EXPONENTS[0]
 
 
-def test_a_lifetime_of_its_own_is_not_calibrated() -> None:
+@pytest.mark.thorough(but="mean")
+@pytest.mark.parametrize("aggregation", ["mean", "vote", "hierarchy"])
+def test_a_lifetime_of_its_own_is_not_calibrated(aggregation: str) -> None:
     X, y = rows(800)
-    for aggregation in ("mean", "vote", "hierarchy"):
-        given = {"aggregation": aggregation, "calibrate": True, "random_state": 0}
-        forest = MondrianForestClassifier(3, **given).fit(X, y)
-        assert forest.calibration_exponent_ != 1.0
-        at = forest.predict_proba(X, lifetime=forest.lifetime_)
-        calibration = forest.forest_.calibration
-        assert calibration is not None
-        assert (forest.predict_proba(X) == calibration.apply(at)).all()
+    given = {"aggregation": aggregation, "calibrate": True, "random_state": 0}
+    forest = MondrianForestClassifier(3, **given).fit(X, y)
+    assert forest.calibration_exponent_ != 1.0
+    at = forest.predict_proba(X, lifetime=forest.lifetime_)
+    calibration = forest.forest_.calibration
+    assert calibration is not None
+    assert (forest.predict_proba(X) == calibration.apply(at)).all()
 
 
 def test_what_cannot_be_calibrated_is_refused() -> None:

@@ -100,8 +100,9 @@ def test_the_winner_is_that_of_a_plain_loop(data: Path, client: Client, tmp_path
          "y", "log_loss"),
         ([AMFClassifier(drift=how, n_estimators=2, random_state=0) for how in ("follow", None)],
          "y", "log_loss"),
-        ([MondrianForestRegressor(aggregation=how, n_estimators=2, random_state=0)
-          for how in ("hierarchy", "mean")], "size", "rmse"),
+        pytest.param(
+            [MondrianForestRegressor(aggregation=how, n_estimators=2, random_state=0)
+             for how in ("hierarchy", "mean")], "size", "rmse", marks=pytest.mark.thorough),
         ([AMFRegressor(calibrate=flag, n_estimators=2, random_state=0) for flag in (True, False)],
          "size", "rmse"),
     ],
