@@ -80,6 +80,7 @@ def test_classes_that_no_row_has_get_probability_zero() -> None:
     assert (found[:, [0, 2, 3, 5]] == 0.0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("peer", ["extra_trees", "dmondrian"])
 def test_one_process_scores_many_cuts_as_a_process_of_each(peer: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(0)

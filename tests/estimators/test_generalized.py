@@ -334,7 +334,10 @@ def test_every_node_is_assessed_once() -> None:
     np.testing.assert_allclose(risks, forest.nodes(0)["risk"] + 1.0, rtol=1e-12)
 
 
-@pytest.mark.parametrize("loss", [*REGRESSION, *BINARY])
+@pytest.mark.parametrize(
+    "loss", [pytest.param(x, marks=pytest.mark.thorough if x == "huber" else ())
+             for x in (*REGRESSION, *BINARY)],
+)  # fmt: skip
 def test_each_loss_knows_weights_and_merges(loss: str) -> None:
     """A weight is so many repeats, to the byte; halves merged are the whole."""
     kind = Classifier if loss in BINARY else Regressor

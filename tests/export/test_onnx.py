@@ -97,9 +97,13 @@ def test_means_of_labels_are_equal_to_the_last_bit_of_float32(rows, asked) -> No
     [
         {"aggregation": "mean", "lifetime": 3.0},
         {"aggregation": "vote"},
-        {"aggregation": "hierarchy", "predict_extension": "leaf", "calibrate": True},
+        {"aggregation": "mean", "predict_extension": "leaf", "calibrate": True},
+        pytest.param(
+            {"aggregation": "hierarchy", "predict_extension": "leaf", "calibrate": True},
+            marks=pytest.mark.thorough,
+        ),
     ],
-    ids=lambda settings: settings["aggregation"],
+    ids=["mean", "vote", "calibrated", "hierarchy, calibrated"],
 )
 def test_forests_with_a_lifetime_and_calibrated_ones(rows, asked, settings) -> None:
     X, y = rows
