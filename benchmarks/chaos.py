@@ -1,10 +1,11 @@
 """Does the forest survive? Seeded schedules of faults over covtype, each run's bytes compared.
 
-Six shards on three worker processes; data and run folder in a bucket of a local S3 server, behind a
-proxy that can fail. The faults (`tests.chaos.schedule`): workers killed from outside,
-in a step, a read, an upload, a restore, by their memory limit; workers stopped, retired, gone for
-good, joining; a step that raises; a store that is slow, fails, breaks off or has written what it
-says it has not; the coordinator killed, also around a commit.
+Two shards a worker process, on three processes, and on nine, where sums of forecasts go through a
+tree; data and run folder in a bucket of a local S3 server, behind a proxy that can fail. Trees are
+large enough to be saved as differences. The faults (`tests.chaos.schedule`): workers killed from
+outside, in a step, a read, an upload, a restore, by their memory limit; workers stopped, retired,
+gone for good, joining; a step that raises; a store that is slow, fails, breaks off or has written
+what it says it has not; the coordinator killed, also around a commit.
 
 A run counts as equal when all manifests, with the states that they name, and all metrics are those
 of the run without faults, only the shards of hurt workers were restored, none of them learned more
@@ -34,7 +35,7 @@ from tests.chaos.harness import HangError, Outcome
 from tests.chaos.place import Place, place
 from tests.chaos.verdict import complaints
 
-N_SHARDS = 6
+N_SHARDS = 6  # of three workers
 BLOCK_ROWS = 2500
 
 
@@ -53,15 +54,16 @@ def covtype(folder: str, n_rows: int, group_rows: int = BLOCK_ROWS) -> dict[str,
     return found
 
 
-def options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what every job is given."""
+def options(args: argparse.Namespace, n_workers: int) -> dict[str, Any]:
+    """Return what every job on so many workers is given."""
+    n_shards = n_workers * N_SHARDS // 3
     return {
         "target": "Cover_Type",
-        "n_shards": N_SHARDS,
+        "n_shards": n_shards,
         "checkpoint_every": f"{args.interval} rows",
         "unit_rows": BLOCK_ROWS,
         "forest": {
-            "n_estimators": args.trees,
+            "n_estimators": max(args.trees, n_shards),
             "random_state": 7,
             "alpha": 0.01,
             "feature_scales": None,
@@ -69,15 +71,18 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def record(seed: int, outcome: Outcome, calm: list[Outcome], interval: int) -> dict[str, Any]:
+def record(
+    seed: int, n_workers: int, outcome: Outcome, calm: list[Outcome], interval: int
+) -> dict[str, Any]:
     """Return what the table says of one schedule."""
     usual = statistics.median(run.seconds for run in calm)
     n_rows = max(calm[0].manifests)
     replayed = sum(loss["rows"] for loss in outcome.losses if not loss["is_move"])
-    replay = replayed / (n_rows * N_SHARDS) * usual
+    replay = replayed / (n_rows * n_workers * N_SHARDS // 3) * usual
     kinds = [fault.kind for fault in outcome.struck]
     return {
         "seed": seed,
+        "workers": n_workers,
         "rows": n_rows,
         "interval": interval,
         "faults": kinds,
@@ -94,21 +99,24 @@ def record(seed: int, outcome: Outcome, calm: list[Outcome], interval: int) -> d
 
 def strike(where: Place, seed: int, calm: list[Outcome], interval: int) -> dict[str, Any]:
     """Run one schedule; a run that hangs is a record as well."""
-    faults = schedule.draw(seed)
+    faults, n_workers = schedule.draw(seed), where.workers.n_workers
     try:
-        return record(seed, where.run(f"seed-{seed}", faults), calm, interval)
+        outcome = where.run(f"seed-{seed}", faults)
+        return record(seed, n_workers, outcome, calm, interval)
     except HangError as error:
         print(error, file=sys.stderr)
         kinds = [fault.kind for fault in faults]
-        return {"seed": seed, "faults": kinds, "complaints": [str(error).partition(";")[0]]}
+        kept = {"seed": seed, "workers": n_workers, "faults": kinds}
+        return {**kept, "complaints": [str(error).partition(";")[0]]}
 
 
 def report(records: Records) -> str:
-    """Markdown: a row per seed."""
-    found = sorted(records, key=lambda r: r["seed"])
+    """Markdown: a row per number of workers and seed."""
+    found = sorted(records, key=lambda r: (r["workers"], r["seed"]))
     equal = sum(not r["complaints"] for r in found)
     rows = [
         [
+            r["workers"],
             r["seed"],
             ", ".join(r["faults"]),
             "; ".join(r["complaints"]) or "yes",
@@ -118,14 +126,13 @@ def report(records: Records) -> str:
     ]
     kills = sum(r.get("kills", 0) for r in found)
     lost = sum(r.get("lost", 0.0) for r in found)
-    calm = found[0].get("calm_seconds") or 0.0
+    calm = {r["workers"]: f"{r['calm_seconds']:.1f} s" for r in found if "calm_seconds" in r}
+    took = ", ".join(f"{seconds} on {n} workers" for n, seconds in calm.items())
+    heads = ["workers", "seed", "faults", "equal", "attempts", "recoveries", "replayed", "s"]
     return (
         f"{equal} of {len(found)} schedules equal. {kills} kills; {lost / max(kills, 1):.1f} s lost"
-        f" per kill, other faults included. A calm run takes {calm:.1f} s. `replayed` counts"
-        " rows of a shard, summed over shards.\n\n"
-        + table(
-            ["seed", "faults", "equal", "attempts", "recoveries", "replayed", "s", "s lost"], rows
-        )
+        f" per kill, other faults included. A calm run takes {took}. `replayed` counts rows of a"
+        " shard, summed over shards.\n\n" + table([*heads, "s lost"], rows)
     )
 
 
@@ -149,7 +156,7 @@ def per_kill(records: Records) -> Number:
 PAGE = Page(
     title="Faults",
     question="Do runs on a cluster end with the same bytes whatever fails on the way?",
-    identity=("seed",),
+    identity=("workers", "seed"),
     body=report,
     numbers={"equal": n_equal, "per_kill": per_kill},
     sentences=(
@@ -169,18 +176,22 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--interval", type=int, default=5_000, help="rows between checkpoints")
     parser.add_argument("--trees", type=int, default=12)
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--workers", type=int, nargs="+", default=[3, 9])
     parser.add_argument("--calm", type=int, default=2, help="runs without faults")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for one run")
     parser.add_argument("--out", type=Path, default=RESULTS / "chaos.json")
     args = parser.parse_args()
     records = Records(args.out, PAGE.identity, fresh=True)
-    with place(covtype(args.data, args.rows), options(args), args.limit) as where:
-        calm = [where.run(f"calm-{i}", []) for i in range(args.calm)]
-        for seed in range(args.seeds):
-            found = strike(where, seed, calm, args.interval)
-            records.add(found)
-            print(f"{seed}: {found['faults']} {found['complaints'] or 'equal'}", file=sys.stderr)
+    files = covtype(args.data, args.rows)
+    for n_workers in args.workers:
+        with place(files, options(args, n_workers), args.limit, n_workers) as where:
+            calm = [where.run(f"calm-{i}", []) for i in range(args.calm)]
+            for seed in range(args.seeds):
+                found = strike(where, seed, calm, args.interval)
+                records.add(found)
+                verdict = found["complaints"] or "equal"
+                print(f"{n_workers}, {seed}: {found['faults']} {verdict}", file=sys.stderr)
     publish("chaos", records)
 
 
