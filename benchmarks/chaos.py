@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--interval", type=int, default=5_000, help="rows between checkpoints")
     parser.add_argument("--trees", type=int, default=12)
-    parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--workers", type=int, nargs="+", default=[3, 9])
     parser.add_argument("--calm", type=int, default=2, help="runs without faults")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for one run")
