@@ -101,7 +101,7 @@ def strike(where: Place, seed: int, calm: list[Outcome], interval: int) -> dict[
     """Run one schedule; a run that hangs is a record as well."""
     faults, n_workers = schedule.draw(seed), where.workers.n_workers
     try:
-        outcome = where.run(f"seed-{seed}", faults)
+        outcome = where.run(f"workers-{n_workers}/seed-{seed}", faults)
         return record(seed, n_workers, outcome, calm, interval)
     except HangError as error:
         print(error, file=sys.stderr)
@@ -182,11 +182,11 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for one run")
     parser.add_argument("--out", type=Path, default=RESULTS / "chaos.json")
     args = parser.parse_args()
-    records = Records(args.out, PAGE.identity, fresh=True)
+    records = Records(args.out, PAGE.identity)
     files = covtype(args.data, args.rows)
     for n_workers in args.workers:
         with place(files, options(args, n_workers), args.limit, n_workers) as where:
-            calm = [where.run(f"calm-{i}", []) for i in range(args.calm)]
+            calm = [where.run(f"workers-{n_workers}/calm-{i}", []) for i in range(args.calm)]
             for seed in range(args.seeds):
                 found = strike(where, seed, calm, args.interval)
                 records.add(found)
