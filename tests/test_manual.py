@@ -48,8 +48,8 @@ def blocks(language: str, text: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("builder", ["dummy", "html"])
 @pytest.mark.thorough
+@pytest.mark.parametrize("builder", ["dummy", "html"])
 def test_it_builds_without_a_warning(builder: str, tmp_path: Path) -> None:
     """Whether all is read and all links lead somewhere does not depend on what is written."""
     pytest.importorskip("sphinx")
@@ -145,8 +145,8 @@ def answer_commands(folder: Path, environ: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("all_apart", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.thorough
+@pytest.mark.parametrize("all_apart", [False, True])
 def test_the_ten_tasks_run_as_they_stand(
     all_apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

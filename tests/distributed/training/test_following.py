@@ -137,7 +137,7 @@ def test_any_checkpoint_goes_on_amid_a_block_too(run: TrainedRun) -> None:
         assert state_of(before) == whole
 
 
-@pytest.mark.parametrize("n_shards", [pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.parametrize("n_shards", [1, 2])
 @pytest.mark.thorough
 def test_shards_and_checkpoints_change_no_byte(run: TrainedRun, fit: Fit, n_shards: int) -> None:
     other = fit(estimator=following(**settings_of(run)), n_shards=n_shards, checkpoint_every=None)
