@@ -20,6 +20,7 @@ from dmondrian.boosting.boosting_kernels import (
     SUM_BITS,
     Binned,
     Growing,
+    Judging,
     LogLoss,
     Space,
     SquaredLoss,
@@ -27,6 +28,7 @@ from dmondrian.boosting.boosting_kernels import (
     answer_numbers,
     answer_rows,
     fit_rounds,
+    sum_losses,
 )
 from dmondrian.boosting.column_bins import column_bins
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_TARGET
@@ -39,6 +41,7 @@ _PRIOR = 0.5  # weight of each class beside its rows
 _LARGEST_EXPONENT = 1000  # of what gradients are multiplied by
 _LARGEST_SCORE = 1e6  # of a state from outside
 _LARGEST_ERROR = 4.0  # that counts, of numbers in [-1, 1]: then sums are bounded
+_FARTHEST = 2.0**20  # units of a label that judges rounds: sums of losses stay exact enough
 _LEAST_EXPONENT = -1000  # of the unit of numbers
 
 
@@ -108,6 +111,46 @@ class BoostedSet:
     def n_bytes(self) -> int:
         """Bytes of memory held by the trees."""
         return sum(part.nbytes for part in self.trees) + self.first_scores.nbytes
+
+    @property
+    def n_rounds(self) -> int:
+        """Rounds that grew trees."""
+        return len(self.trees.outputs) // max(1, len(np.unique(self.trees.outputs)))
+
+    def losses_after(
+        self, rounds: list[int], X: np.ndarray, y: np.ndarray, w: np.ndarray
+    ) -> np.ndarray:
+        """Return the losses of rows, times their weights, by the trees of the first rounds alone.
+
+        Log loss of classes; of numbers half the squared error in the set's unit, linear in an error
+        beyond the largest that counts in a fit.
+
+        Parameters
+        ----------
+        rounds : list of int
+            Numbers of rounds, ascending.
+        X, y, w
+            As in :meth:`fit`.
+
+        Returns
+        -------
+        float64 [len(rounds)]
+        """
+        a_round = len(self.trees.outputs) // max(1, self.n_rounds)
+        marks, found = np.array(rounds, np.int64) * a_round, np.empty(len(rounds))
+        scores = np.empty(len(self.first_scores))
+        if self.scale:
+            with np.errstate(over="ignore"):
+                labels = (y - self.first_scores[0]) / self.scale
+            labels = np.clip(labels, -_FARTHEST, _FARTHEST)
+            rows = Judging(read_only(X), labels, read_only(w))
+            loss, first = SquaredLoss(_LARGEST_ERROR), np.zeros(1)
+            sum_losses(loss, self.trees, marks, first, rows, scores, found)
+            return found
+        rows = Judging(read_only(X), y.astype(np.int64), read_only(w))
+        loss = LogLoss(len(self.first_scores))
+        sum_losses(loss, self.trees, marks, self.first_scores, rows, scores, found)
+        return found
 
     def answer(self, X: np.ndarray) -> np.ndarray:
         """Return what it answers rows float32 [n, d].

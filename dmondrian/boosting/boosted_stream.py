@@ -5,8 +5,8 @@ not above it, from ``FIRST_BIRTH`` on, and of ``LONGEST_LIFE`` rows at most: fou
 doubling of the stream, then at every so many rows. It answers until the next is born. What it
 answers a row was fitted to rows before alone, so that mixtures find out what it is worth.
 
-Relies on :mod:`dmondrian.boosting.kept_rows`, :mod:`dmondrian.boosting.near_labels` and
-:mod:`dmondrian.boosting.boosted_set`. Promises a pure function of the seed and the numbered rows,
+Relies on :mod:`dmondrian.boosting.kept_rows`, :mod:`dmondrian.boosting.near_labels`,
+:mod:`dmondrian.boosting.found_rounds` and :mod:`dmondrian.boosting.boosted_set`. Promises a pure function of the seed and the numbered rows,
 whatever the cuts between calls.
 
 Shapes: n rows, d columns.
@@ -22,6 +22,7 @@ import numpy as np
 
 from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.boosting.boosting_kernels import Growing
+from dmondrian.boosting.found_rounds import rounds_after
 from dmondrian.boosting.kept_rows import KeptRows, Labelled
 from dmondrian.boosting.near_labels import near_labels
 from dmondrian.errors import CorruptError
@@ -34,10 +35,14 @@ _LARGEST_STEP = 10.0  # log odds; the steps of all rounds leave probabilities ab
 _OF_NUMBERS = Growing(100, 15, 0.15, 1.0, 20, 0.0, 2.0)
 _MANY, _ROUNDS_OF_MANY = 10, 30  # classes, and rounds from so many on
 _MOST_TREES, _LEAST_ROUNDS = 900, 5  # of still more classes, each of which takes a tree a round
+_MOST_ROUNDS, _MOST_FOUND = 400, 1200  # that are found, and trees of as many rounds
+# How sets are fitted: as in the first version that had them; to clipped numbers; with as many
+# rounds as are found. Streams that earlier versions stored go on as they began.
+AS_THEY_CAME, CLIPPED, ROUNDS_FOUND = 1, 2, 3
 
 
 def growing_of(n_classes: int) -> Growing:
-    """Return how the trees of sets grow."""
+    """Return how the trees of sets grow, those of the first set if rounds are found."""
     if not n_classes:
         return _OF_NUMBERS
     n_rounds = _ROUNDS
@@ -46,12 +51,27 @@ def growing_of(n_classes: int) -> Growing:
     return Growing(n_rounds, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE, _LARGEST_STEP)
 
 
+def most_rounds_of(n_classes: int) -> int:
+    """Return how many rounds a set has at most, where they are found."""
+    most = min(_MOST_ROUNDS, _MOST_FOUND // max(n_classes, 1))
+    return max(growing_of(n_classes).n_rounds, most)
+
+
 def next_birth(position: int) -> int:
     """Return the number of the first row after row ``position`` before which a set is born."""
     if position < FIRST_BIRTH:
         return FIRST_BIRTH
     step = min(LONGEST_LIFE, 1 << max(position.bit_length() - 3, 0))
     return (position // step + 1) * step
+
+
+def previous_birth(position: int) -> int:
+    """Return the number of the last row before row ``position`` before which a set was born.
+
+    ``position`` is beyond the first birth.
+    """
+    step = min(LONGEST_LIFE, 1 << max((position - 1).bit_length() - 3, 0))
+    return (position - 1) // step * step
 
 
 class BoostedStream:
@@ -66,9 +86,8 @@ class BoostedStream:
     ----------
     newest : BoostedSet or None
         That answers.
-    clips : bool
-        Whether sets are fitted to :func:`near_labels`: those of numbers are, but for streams that
-        earlier versions stored, which go on as they began.
+    fitting : int
+        How sets are fitted: ``ROUNDS_FOUND``, but for streams that earlier versions stored.
     shared : Shared
         Where others that learn the same rows, with the same seed, find the sets fitted here. By
         default there are none.
@@ -78,7 +97,7 @@ class BoostedStream:
         self._d, self._n_classes, self._growing = d, n_classes, growing_of(n_classes)
         self._kept = KeptRows(d, seed)
         self.newest: BoostedSet | None = None
-        self.clips = not n_classes
+        self.fitting = ROUNDS_FOUND
         self.shared: Shared = _alone
 
     def answer(self, X: np.ndarray) -> np.ndarray | None:
@@ -86,9 +105,9 @@ class BoostedStream:
         return None if self.newest is None else self.newest.answer(X)
 
     def learn(self, X: np.ndarray, y: np.ndarray, w: np.ndarray) -> None:
-        """Take the rows that come next; fit the last set born among them, or behind them.
+        """Take the rows that come next; fit the sets born among them, or behind them.
 
-        Those born before would answer no row.
+        Those before the last answer no row: where they do not judge rounds they are left out.
 
         Parameters
         ----------
@@ -104,14 +123,21 @@ class BoostedStream:
             birth = next_birth(self._kept.position)
             left = birth - self._kept.position
             self._kept.add(rows.taken(slice(start, min(n, start + left))))
-            if start + left <= n < start + left + next_birth(birth) - birth:
+            is_last = n < start + left + next_birth(birth) - birth
+            if start + left <= n and (is_last or self.fitting >= ROUNDS_FOUND):
                 self.newest = self.shared(self._kept.position, self._fitted)
             start += left
 
     def _fitted(self) -> BoostedSet:
-        rows = self._kept.rows()
-        y = near_labels(rows.y) if self.clips else rows.y
-        return BoostedSet.fit(rows.X, y, rows.w, self._n_classes, self._growing)
+        rows, growing = self._kept.rows(), self._growing
+        is_clipped = self.fitting >= CLIPPED and not self._n_classes
+        y = near_labels(rows.y) if is_clipped else rows.y
+        if self.fitting >= ROUNDS_FOUND and self.newest is not None:
+            birth = self._kept.position
+            since = self._kept.newest(birth - previous_birth(birth))  # the set is no younger
+            found = rounds_after(self.newest, since, most_rounds_of(self._n_classes))
+            growing = growing if found is None else growing._replace(n_rounds=found)
+        return BoostedSet.fit(rows.X, y, rows.w, self._n_classes, growing)
 
     def kept_rows(self) -> Labelled:
         """Return the rows that are kept for the next sets."""
@@ -120,7 +146,7 @@ class BoostedStream:
     @property
     def digest(self) -> str:
         """SHA-256 of kept rows and set, and of how sets are fitted, as hexadecimal digits."""
-        found = hashlib.sha256(bytes([self.clips]))
+        found = hashlib.sha256(bytes([self.fitting]))
         of_set = () if self.newest is None else (*self.newest.trees, self.newest.first_scores)
         for part in (*self._kept.rows(), *of_set):
             found.update(part.tobytes())
@@ -131,10 +157,8 @@ class BoostedStream:
         newest = None if self.newest is None else self.newest.to_json()
         return {"kept": self._kept.to_json(), "set": newest}
 
-    def take_json(self, stored: Any, position: int, clips: bool | None = None) -> None:
-        """Take over what :meth:`to_json` wrote after ``position`` rows.
-
-        ``clips`` is that of the stream that wrote it; by default as of a new one.
+    def take_json(self, stored: Any, position: int, fitting: int = ROUNDS_FOUND) -> None:
+        """Take over what :meth:`to_json` wrote after ``position`` rows, of a stream so ``fitting``.
 
         Raises
         ------
@@ -148,12 +172,13 @@ class BoostedStream:
                 f"after {position} rows there should be kept rows and {'a' if has_set else 'no'} "
                 f"boosted set, found {str(stored)[:80]}"
             )
-        self.clips = self.clips if clips is None else clips
+        self.fitting = fitting
         self._kept.take_json(stored["kept"], position, self._n_classes)
         if has_set:
-            self.newest = BoostedSet.from_json(
-                stored["set"], self._d, self._n_classes, self._growing
-            )
+            most = self._growing
+            if fitting >= ROUNDS_FOUND:
+                most = most._replace(n_rounds=most_rounds_of(self._n_classes))
+            self.newest = BoostedSet.from_json(stored["set"], self._d, self._n_classes, most)
 
 
 def _alone(birth: int, make: Callable[[], BoostedSet]) -> BoostedSet:

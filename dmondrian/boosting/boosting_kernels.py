@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmondrian._numba.jit import hook, implements, inline, kernel
-from dmondrian.tree.keyed_random import exp, mix
+from dmondrian.tree.keyed_random import exp, log, mix
 
 SUM_BITS, _ROW_BITS = 46, 15  # of sums of gradients in units, of counts: together below 64
 _ROWS = np.int64((1 << _ROW_BITS) - 1)
@@ -76,6 +76,14 @@ class Trees(NamedTuple):
     answers: np.ndarray  # float64 [T, L]
 
 
+class Judging(NamedTuple):
+    """Rows with labels and weights that judge trees."""
+
+    X: np.ndarray  # float32 [n, d]
+    y: np.ndarray  # int64 [n], classes, or float64 [n], numbers in the unit of the trees
+    w: np.ndarray  # float64 [n]
+
+
 class LogLoss(NamedTuple):
     """Of classes."""
 
@@ -120,6 +128,33 @@ def begin_round(loss, scores, space):
 @hook
 def write_gradients(loss, binned, scores, output, space):
     """Write gradients and second derivatives of the loss by the score of one output. O(n)."""
+
+
+@hook
+def loss_of_row(loss, scores, label):
+    """Return what scores [K] lose at a label."""
+
+
+@implements(loss_of_row, LogLoss)
+def log_loss_of_row(loss, scores, label):
+    """Return the negative logarithm of the probability of the class."""
+    if loss.n_classes == 2:
+        towards = scores[1] if label == 1 else -scores[1]
+        return max(-towards, 0.0) + log(1.0 + exp(-abs(towards)))
+    top, total = scores[0], 0.0
+    for c in range(1, scores.shape[0]):
+        top = max(top, scores[c])
+    for c in range(scores.shape[0]):
+        total += exp(scores[c] - top)
+    return top + log(total) - scores[label]
+
+
+@implements(loss_of_row, SquaredLoss)
+def squared_loss_of_row(loss, scores, label):
+    """Return half the squared error; what exceeds the largest that counts is linear in it."""
+    error = abs(label - scores[0])
+    near = min(error, loss.largest)
+    return near * (error - 0.5 * near)
 
 
 @implements(begin_round, LogLoss)
@@ -355,9 +390,9 @@ def fit_rounds(growing, loss, binned, outputs, scores, trees, space):
 
 
 @inline
-def add_trees(trees, X, r, scores):
-    """Add what trees answer row ``r`` to its scores [K]."""
-    for t in range(trees.outputs.shape[0]):
+def add_trees(trees, first, stop, X, r, scores):
+    """Add what the trees from ``first`` up to ``stop`` answer row ``r`` to its scores [K]."""
+    for t in range(first, stop):
         at = np.int64(0) if trees.n_splits[t] > 0 else np.int64(-1)
         while at >= 0:
             side = 0 if X[r, trees.columns[t, at]] <= trees.thresholds[t, at] else 1
@@ -366,11 +401,38 @@ def add_trees(trees, X, r, scores):
 
 
 @kernel
+def sum_losses(loss, trees, marks, first_scores, rows, scores, out):
+    """Write what rows lose by the first trees, float64 [m]. O(n trees depth).
+
+    Parameters
+    ----------
+    loss : LogLoss or SquaredLoss
+    trees : Trees
+    marks : int64 [m]
+        How many trees, ascending.
+    first_scores : float64 [K]
+    rows : Judging
+    scores : float64 [K]
+        Scratch.
+    out : float64 [m]
+    """
+    out[:] = 0.0
+    for r in range(rows.y.shape[0]):
+        for c in range(scores.shape[0]):
+            scores[c] = first_scores[c]
+        first = np.int64(0)
+        for k in range(marks.shape[0]):
+            add_trees(trees, first, marks[k], rows.X, r, scores)
+            out[k] += rows.w[r] * loss_of_row(loss, scores, rows.y[r])
+            first = marks[k]
+
+
+@kernel
 def answer_numbers(trees, center, scale, X, out):
     """Write ``center`` and ``scale`` times the scores of rows float32 [n, d] to float64 [n, 1]."""
     for r in range(X.shape[0]):
         out[r, 0] = 0.0
-        add_trees(trees, X, r, out[r])
+        add_trees(trees, 0, trees.outputs.shape[0], X, r, out[r])
         out[r, 0] = center + scale * out[r, 0]
 
 
@@ -384,7 +446,7 @@ def answer_rows(trees, first_scores, X, out):
     for r in range(X.shape[0]):
         for c in range(n_classes):
             out[r, c] = first_scores[c]
-        add_trees(trees, X, r, out[r])
+        add_trees(trees, 0, trees.outputs.shape[0], X, r, out[r])
         if n_classes == 2:
             odds = exp(-abs(out[r, 1]))
             likely = 1.0 / (1.0 + odds)

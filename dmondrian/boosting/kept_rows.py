@@ -88,6 +88,11 @@ class KeptRows:
         recent = self._recent.taken(slice(0, self.position - self._n_left))
         return self._sample.and_then(recent)
 
+    def newest(self, n: int) -> Labelled:
+        """Return the newest ``n`` rows, or as many as are kept without gaps."""
+        there = self.position - self._n_left
+        return self._recent.taken(slice(max(0, there - n), there))
+
     def add(self, rows: Labelled) -> None:
         """Take the rows that come next."""
         start, n = 0, len(rows.y)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dmondrian.boosting.boosted_stream import AS_THEY_CAME, CLIPPED, ROUNDS_FOUND
 from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.stored_rows import apart, kept_taken_in, taken_in
 from dmondrian.drift.task import Task
@@ -40,6 +41,15 @@ OF_BOOSTED = 5  # the same, of a forest with boosted sets, which have an entry
 OF_TIMES = 7  # the same, where labels come by time, with or without boosted sets
 OF_CLIPPED = 9  # as OF_BOOSTED, of numbers, where sets are fitted to labels without those far off
 OF_CLIPPED_TIMES = 11  # the same, where labels come by time
+OF_ROUNDS = 13  # as OF_CLIPPED, of classes too, where the rounds of sets are found
+OF_ROUNDS_TIMES = 15  # the same, where labels come by time
+# How sets are fitted, and whether labels come by time; without boosted sets VERSION or OF_TIMES.
+_BOOSTED = {
+    (AS_THEY_CAME, False): OF_BOOSTED, (AS_THEY_CAME, True): OF_TIMES,
+    (CLIPPED, False): OF_CLIPPED, (CLIPPED, True): OF_CLIPPED_TIMES,
+    (ROUNDS_FOUND, False): OF_ROUNDS, (ROUNDS_FOUND, True): OF_ROUNDS_TIMES,
+}  # fmt: skip
+_VERSIONS = (VERSION, *_BOOSTED.values())
 _OF_WEIGHTS = (1, 2)  # had weights of memories in place of factors
 _LARGEST_POSITION = 2**53
 _SLACK = 1e-6  # of sums that were rounded
@@ -53,6 +63,9 @@ _KEYS_OF: dict[Any, set[str]] = {
     OF_CLIPPED: _BOOSTED_KEYS, apart(OF_CLIPPED): _BOOSTED_KEYS,
     OF_CLIPPED_TIMES: _BOOSTED_KEYS | _TIMED_KEYS,
     apart(OF_CLIPPED_TIMES): _BOOSTED_KEYS | _TIMED_KEYS,
+    OF_ROUNDS: _BOOSTED_KEYS, apart(OF_ROUNDS): _BOOSTED_KEYS,
+    OF_ROUNDS_TIMES: _BOOSTED_KEYS | _TIMED_KEYS,
+    apart(OF_ROUNDS_TIMES): _BOOSTED_KEYS | _TIMED_KEYS,
 }  # fmt: skip
 _MEMBER_KEYS = {"mixer", "scales", "buckets", "levels", "trees"}
 
@@ -95,14 +108,13 @@ def drift_state(
         "members": [_member_header(member) for member in forest.members],
         "waiting": [packed(rows.X), packed(rows.y), packed(rows.w)],
     }
-    clips = False
+    is_timed = forest.blocks.is_timed
     if forest.boosted is not None:
-        clips = forest.boosted.clips
-        version = OF_CLIPPED if clips else OF_BOOSTED
-        drift |= {"version": version, "boosted": forest.boosted.to_json()}
-    if forest.blocks.is_timed:
-        version = OF_CLIPPED_TIMES if clips else OF_TIMES
-        drift |= {"version": version, **forest.blocks.to_json()}
+        drift |= {"version": _BOOSTED[forest.boosted.fitting, is_timed]}
+        drift |= {"boosted": forest.boosted.to_json()}
+    if is_timed:
+        drift |= forest.blocks.to_json()
+        drift["version"] = max(drift["version"], OF_TIMES)
     return {**header, "format": FOLLOWING, "drift": drift}, bundle
 
 
@@ -152,7 +164,7 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
     """
     header, raw = _of_newest_version(header)
     header, trees = kept_taken_in(header, trees)
-    for version in (VERSION, OF_BOOSTED, OF_TIMES, OF_CLIPPED, OF_CLIPPED_TIMES):
+    for version in _VERSIONS:
         if header["drift"]["version"] == apart(version):
             header, trees = taken_in(header, trees, version)
     entry = header["drift"]
@@ -227,10 +239,10 @@ def take_state(forest: Any, found: Stored) -> None:
     if (forest.boosted is not None) != ("boosted" in found.drift):
         raise CorruptError("boosted sets should be stored of a forest that has them, and no other")
     if forest.boosted is not None:
-        clips = found.drift["version"] in (OF_CLIPPED, OF_CLIPPED_TIMES)
-        if clips and its.n_classes:
+        fitting = next(f for (f, _), v in _BOOSTED.items() if v == found.drift["version"])
+        if fitting == CLIPPED and its.n_classes:
             raise CorruptError("no label of a class is far off, and boosted sets clip none")
-        forest.boosted.take_json(found.drift["boosted"], found.position, clips)
+        forest.boosted.take_json(found.drift["boosted"], found.position, fitting)
     if forest.guard is not None:
         forest.guard.take_json(found.drift["guard"], found.position + len(forest.waiting.y))
         check_alike(forest)

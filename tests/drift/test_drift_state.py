@@ -15,6 +15,7 @@ import dmondrian
 from dmondrian import AMFClassifier
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift import stored_rows
+from dmondrian.boosting.boosted_stream import AS_THEY_CAME
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.drift.members import Members
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
@@ -43,7 +44,7 @@ def test_one_whose_labels_come_by_time_goes_on_in_an_open_block(
     forecasts = whole.forecast_and_learn(X, y.astype(float), times=times)
     part.update(X[:position], y[:position].astype(float), times=times[:position])
     header, trees, _ = part.stored()
-    assert header["drift"]["version"] == (8 if len(part.waiting.y) else 7)
+    assert header["drift"]["version"] == (15 if boosted else 7) + bool(len(part.waiting.y))
     again: Any = forest_from_state(*decode_forest(encode_forest(header, trees, None)))
     assert again.blocks.clock == again.guard.blocks.clock == part.blocks.clock
     rest = again.forecast_and_learn(
@@ -79,7 +80,7 @@ def test_a_state_with_blocks_of_another_time_is_refused() -> None:
     with pytest.raises(CorruptError, match="blocks of time after 100 rows"):
         forest_from_state(without, trees)
     plain = {name: value for name, value in header["drift"].items() if name != "clock"}
-    with pytest.raises(CorruptError, match="versions 1 to 12"):
+    with pytest.raises(CorruptError, match="versions 1 to 16"):
         forest_from_state({**header, "drift": plain}, trees)
     with pytest.raises(CorruptError, match="blocks of time after 100 rows"):
         forest_from_state({**header, "drift": {**plain, "version": 3}}, trees)
@@ -255,14 +256,14 @@ def test_boosted_sets_of_a_state_of_version_5_are_fitted_to_labels_as_they_are()
         np.testing.assert_allclose(found, forecasts, rtol=1e-9)
     new = DriftForest(again.parameters, range(1))
     new.update(X[:120], y[:120])
-    assert new.state()[0]["drift"]["version"] == 9
+    assert new.state()[0]["drift"]["version"] == 13
     found = new.forecast_and_learn(X[120:], y[120:])[:, 0]
     assert np.abs(found - forecasts).max() > 1e3
     shards = [Members(again.parameters, range(i, i + 1)) for i in range(2)]
     for shard in shards:
         shard.update(X[:120], y[:120])
     assert shards[0].boosted is not None
-    shards[0].boosted.clips = False
+    shards[0].boosted.fitting = AS_THEY_CAME
     with pytest.raises(ParameterError, match="learned other rows"):
         Members.join(shards)
 
@@ -286,16 +287,19 @@ def test_numbers_with_one_far_off_go_on_from_any_position(
     forecasts = whole.forecast_and_learn(X, y, **part_of(0, None))
     part.update(X[:position], y[:position], **part_of(0, position))
     header, trees, _ = part.stored()
-    assert header["drift"]["version"] == (9 if period is None else 11) + bool(len(part.waiting.y))
+    assert header["drift"]["version"] == (13 if period is None else 15) + bool(len(part.waiting.y))
     again: Any = forest_from_state(*decode_forest(encode_forest(header, trees, None)))
     rest = again.forecast_and_learn(X[position:], y[position:], **part_of(position, None))
     np.testing.assert_array_equal(rest, forecasts[position:])
     assert pickle.dumps(again.state()) == pickle.dumps(whole.state())
     plain, arrays = whole.state()
-    for version in (5, 7, 9, 11):
+    for version in (5, 7, 9, 11, 13, 15):
         entry = {**plain["drift"], "version": version}
-        if version in (plain["drift"]["version"], plain["drift"]["version"] - 4):
-            forest_from_state({**plain, "drift": entry}, arrays)
+        if version in range(5 if period is None else 7, 16, 4):
+            again = forest_from_state({**plain, "drift": entry}, arrays)
+            assert isinstance(again, DriftForest)
+            assert again.boosted is not None
+            assert again.boosted.fitting == (version - 1) // 4
         else:
             with pytest.raises(CorruptError):
                 forest_from_state({**plain, "drift": entry}, arrays)
@@ -304,7 +308,7 @@ def test_numbers_with_one_far_off_go_on_from_any_position(
 def test_classes_are_never_clipped() -> None:
     forest = forest_of(2, boosted=True)
     header, trees = forest.state()
-    assert header["drift"]["version"] == 5
+    assert header["drift"]["version"] == 13
     with pytest.raises(CorruptError, match="clip none"):
         forest_from_state({**header, "drift": {**header["drift"], "version": 9}}, trees)
 

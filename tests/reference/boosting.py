@@ -1,6 +1,7 @@
 """Gradient boosting on bins, written from its definition for the eye, not for speed.
 
-Shares no code with the package but its logarithm and exponential. Sums of gradients are Python's
+Shares no code with the package but its logarithm and exponential, and, where many sets of a stream
+follow each other (:func:`sets_of`), the fits that the rest of this file is compared with. Sums of gradients are Python's
 whole numbers; each leaf looks at its own rows anew, without histograms of other leaves.
 
 References
@@ -18,6 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dmondrian.boosting.boosted_set import BoostedSet
+from dmondrian.boosting.boosted_stream import growing_of, most_rounds_of
+from dmondrian.boosting.boosting_kernels import Trees
 from dmondrian.tree.keyed_random import exp, log
 
 Row = Sequence[float]
@@ -227,6 +231,16 @@ class ReferenceBoostedSet:
         return self.probabilities(scores)
 
 
+    def loss(self, x: Row, label: float) -> float:
+        """Return what its answer loses at a label."""
+        scores = self.scores(x)
+        if self.n_classes == 2:
+            towards = scores[1] if label == 1 else -scores[1]
+            return max(-towards, 0.0) + log(1.0 + exp(-abs(towards)))
+        top = max(scores)
+        return top + log(self.total(exp(score - top) for score in scores)) - scores[int(label)]
+
+
 class ReferenceBoostedNumbers(ReferenceBoostedSet):
     """Sum of trees' numbers, in units of a power of two about the mean."""
 
@@ -245,6 +259,12 @@ class ReferenceBoostedNumbers(ReferenceBoostedSet):
         error = scores[0] - (label - self.center) / self.unit
         return max(-self.largest, min(self.largest, error)), 1.0
 
+    def loss(self, x: Row, label: float) -> float:
+        in_units = min(max((label - self.center) / self.unit, -(2.0**20)), 2.0**20)
+        error = abs(in_units - self.scores(x)[0])
+        near = min(error, self.largest)
+        return near * (error - 0.5 * near)
+
     def answer(self, x: Row) -> list[float]:
         """Return the number at a row."""
         return [self.center + self.unit * self.scores(x)[0]]
@@ -257,6 +277,25 @@ def leaves_in_order(tree: Leaf | Split) -> list[float]:
     return list(itertools.chain(leaves_in_order(tree.left), leaves_in_order(tree.right)))
 
 
+def rounds_after(
+    newest: ReferenceBoostedSet, X: Sequence[Row], y: Sequence[float], w: Sequence[float], most: int
+) -> int | None:
+    """Return how many rounds the next set has, by what rows lose after some of the newest one's."""
+    outputs = len({c for c, _ in newest.trees})
+    if not outputs:
+        return None
+    every, n = newest.trees, len(newest.trees) // outputs
+    losses: dict[int, float] = {}
+    for rounds in (max(1, n // 2), max(1, 3 * n // 4), n):
+        newest.trees = every[: rounds * outputs]
+        losses[rounds] = newest.total(
+            v * newest.loss(x, label) for x, label, v in zip(X, y, w, strict=True)
+        )
+    newest.trees = every
+    best = min(losses, key=lambda rounds: (losses[rounds], rounds))
+    return min(max(best if best < n else 3 * n // 2, 15), most)
+
+
 def births_until(n: int) -> list[int]:
     """Return the rows before which sets are born, of the first ``n``: by the rule as it stands."""
     found = []
@@ -267,3 +306,44 @@ def births_until(n: int) -> list[int]:
         if b % min(4096, power // 4) == 0:
             found.append(b)
     return found
+
+
+def sets_of(
+    births: Sequence[int], X: np.ndarray, y: np.ndarray, w: np.ndarray, n_classes: int
+) -> list[BoostedSet]:
+    """Return the package's sets, whose rounds rows between births find by their answers alone."""
+    found: list[BoostedSet] = []
+    growing = growing_of(n_classes)
+    for k, birth in enumerate(births):
+        if found and len(found[-1].trees.outputs):
+            since, newest = slice(births[k - 1], birth), found[-1]
+            n = len(newest.trees.outputs) // len(set(newest.trees.outputs.tolist()))
+            losses = {
+                rounds: float(
+                    w[since] @ _losses(_first_rounds(newest, rounds, n), X[since], y[since])
+                )
+                for rounds in (max(1, n // 2), max(1, 3 * n // 4), n)
+            }
+            best = min(losses, key=lambda rounds: (losses[rounds], rounds))
+            rounds = min(max(best if best < n else 3 * n // 2, 15), most_rounds_of(n_classes))
+            growing = growing._replace(n_rounds=rounds)
+        labels = y[:birth] if n_classes else np.array(near_labels(y[:birth].tolist()))
+        found.append(BoostedSet.fit(X[:birth], labels, w[:birth], n_classes, growing))
+    return found
+
+
+def _first_rounds(whole: BoostedSet, rounds: int, n: int) -> BoostedSet:
+    """Return a set of the first rounds of ``n``."""
+    stop = rounds * len(whole.trees.outputs) // n
+    trees = Trees(*(part[:stop].copy() for part in whole.trees))
+    return BoostedSet(trees, whole.first_scores, whole.scale)
+
+
+def _losses(known: BoostedSet, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return what a set's answers lose at labels."""
+    answers = known.answer(X)
+    if not known.scale:
+        return -np.log(answers[np.arange(len(y)), y.astype(int)])  # type: ignore[no-any-return]  # an array
+    error = np.abs(y - answers[:, 0]) / known.scale
+    near = np.minimum(error, 4.0)
+    return near * (error - 0.5 * near)  # type: ignore[no-any-return]  # an array

@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.boosting.boosted_stream import growing_of
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from tests.reference.boosting import births_until, near_labels
+from tests.reference.boosting import births_until, sets_of
 from tests.reference.drift import ReferenceDriftForest
 from tests.reference.drift_numbers import ReferenceNumberForest
 from tests.reference.test_drift import stream
@@ -23,11 +21,9 @@ def answers_of_sets(
     births, n = births_until(len(y)), len(y)
     assert births == [64, 80, 96, 112, 128, 160, 192, 224]
     answers: list[list[float] | None] = [None] * n
-    for birth, end in zip(births, [*births[1:], n], strict=True):
-        past = X[:birth], y[:birth], w[:birth]
-        if not n_classes:
-            past = past[0], np.array(near_labels(past[1].tolist())), past[2]
-        known = BoostedSet.fit(*past, n_classes, growing_of(n_classes))
+    for known, birth, end in zip(
+        sets_of(births, X, y, w, n_classes), births, [*births[1:], n], strict=True
+    ):
         answers[birth:end] = known.answer(X[birth:end]).tolist()
     return answers
 

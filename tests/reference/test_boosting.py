@@ -11,6 +11,8 @@ from dmondrian.boosting import column_bins
 from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.boosting.boosted_stream import BoostedStream, growing_of
 from dmondrian.boosting.boosting_kernels import Growing
+from dmondrian.boosting.found_rounds import rounds_after
+from dmondrian.boosting.kept_rows import Labelled
 from dmondrian.boosting.near_labels import near_labels
 from tests.reference.boosting import (
     ReferenceBoostedNumbers,
@@ -19,6 +21,7 @@ from tests.reference.boosting import (
     cuts_of,
 )
 from tests.reference.boosting import near_labels as reference_labels
+from tests.reference.boosting import rounds_after as reference_rounds
 
 GROWING = Growing(4, 6, 0.3, 1.0, 2, 0.01, 1.5)  # steps that are beyond it, and others
 
@@ -137,19 +140,67 @@ def test_labels_far_off_are_those_of_the_reference(y: list[float], repeats: int)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.thorough(but="True")
 def test_a_stream_of_numbers_fits_the_set_of_the_reference_to_near_labels(weighted: bool) -> None:
-    X, classes, w = rows(80, 3, 1)
-    y = classes / 3.0 + 0.1 * np.random.default_rng(0).random(80)
+    X, classes, w = rows(64, 3, 1)
+    y = classes / 3.0 + 0.1 * np.random.default_rng(0).random(64)
     y[33], y[44] = 1e6, -0.01
-    w = w if weighted else np.ones(80)
+    w = w if weighted else np.ones(64)
     stream = BoostedStream(5, 0, 1)
     stream.learn(X, y, w)
     near = reference_labels(y.tolist())
-    assert [r for r in range(80) if near[r] != y[r]] == [33]
+    assert [r for r in range(64) if near[r] != y[r]] == [33]
     its = Settings(*growing_of(0))
     reference = ReferenceBoostedNumbers(
         X.tolist(), near, w.tolist(), 0, its, column_bins.n_bins_of(5)
     )
     np.testing.assert_array_equal(stream.answer(X), [reference.answer(x) for x in X.tolist()])
+
+
+@settings(max_examples=60)
+@given(
+    n=st.integers(1, 25),
+    n_classes=st.sampled_from([0, 2, 3]),
+    seed=st.integers(0, 2**32 - 1),
+    size=st.sampled_from([1e-130, 1.0, 1e130]),
+    far=st.sampled_from([1.0, 1e9, 1e300]),
+    n_rounds=st.integers(1, 9),
+    most=st.sampled_from([20, 5]),
+)
+def test_rounds_are_those_that_the_reference_finds(
+    n: int, n_classes: int, seed: int, size: float, far: float, n_rounds: int, most: int
+) -> None:
+    """Of rows that came before it and others: sums of losses are equal to the last bit."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 5, (2 * n, 2)).astype(np.float32)
+    y = rng.integers(0, n_classes or 4, 2 * n).astype(np.float64)
+    if not n_classes:
+        y = size * (y + rng.normal(size=2 * n))
+        y[-1] = min(far * size, 1e139)
+    w = rng.choice([0.5, 1.0, 100.0], 2 * n)
+    its = GROWING._replace(n_rounds=n_rounds, least_rows=1)
+    fitted = BoostedSet.fit(X[:n], y[:n], w[:n], n_classes, its)
+    kind = ReferenceBoostedSet if n_classes else ReferenceBoostedNumbers
+    values = [part.tolist() for part in (X[:n], y[:n], w[:n])]
+    bins = column_bins.n_bins_of(2)
+    reference = kind(*values, n_classes, Settings(*its), bins)
+    since = Labelled(X[n:], y[n:], w[n:])
+    later = [part.tolist() for part in since]
+    assert rounds_after(fitted, since, most) == reference_rounds(reference, *later, most)
+    if len(fitted.trees.outputs):
+        (own,) = fitted.losses_after([fitted.n_rounds], *since)
+        losses = [reference.loss(x, label) for x, label in zip(*later[:2], strict=True)]
+        assert own == np.add.accumulate(w[n:] * losses)[-1]
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_set_that_learned_too_much_is_followed_by_one_of_fewer_rounds(n_classes: int) -> None:
+    """Labels of chance alone are best after the fewest rounds; clean rules by all of them."""
+    X, y, w = rows(600, n_classes, 3)
+    rules = (X[:, 0] > 0.5).astype(np.float64)
+    since = slice(300, 600)
+    for labels, expected in ((y, 30), (rules, 90)):
+        fitted = BoostedSet.fit(X[:300], labels[:300], w[:300], n_classes, growing_of(n_classes))
+        found = rounds_after(fitted, Labelled(X[since], labels[since], w[since]), 400)
+        assert found == expected
 
 
 def test_columns_are_cut_at_quantiles(monkeypatch: pytest.MonkeyPatch) -> None:

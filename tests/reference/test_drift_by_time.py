@@ -7,12 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.boosting.boosted_stream import growing_of
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from tests.reference.boosting import births_until
+from tests.reference.boosting import births_until, sets_of
 from tests.reference.drift import ReferenceDriftForest
 from tests.reference.drift_by_time import Answer, TimedForest
 from tests.reference.drift_by_time import X as Values
@@ -34,18 +32,11 @@ def times_of(n: int) -> np.ndarray:
 
 def answers_of_sets(X: np.ndarray, y: np.ndarray, w: np.ndarray, n_classes: int) -> Answer:
     """Return what answers a row as the set does that is born last before a position."""
-    sets: dict[int, BoostedSet] = {}
+    sets = sets_of(births_until(len(y)), X, y, w, n_classes)
 
     def answer(position: int, x: Values) -> list[float] | None:
-        births = births_until(position)
-        if not births:
-            return None
-        if births[-1] not in sets:
-            past = slice(0, births[-1])
-            sets[births[-1]] = BoostedSet.fit(
-                X[past], y[past], w[past], n_classes, growing_of(n_classes)
-            )
-        return sets[births[-1]].answer(np.array([x], np.float32))[0].tolist()  # type: ignore[no-any-return]  # of floats
+        n = len(births_until(position))
+        return sets[n - 1].answer(np.array([x], np.float32))[0].tolist() if n else None
 
     return answer
 
