@@ -1,8 +1,8 @@
 """Boosted sets along a stream: one after the other, each fitted to rows kept before its birth.
 
 A set is born before row number b where b is a multiple of a quarter of the largest power of two
-not above it, from ``FIRST_BIRTH`` on, and of ``LONGEST_LIFE`` rows at most: four times in each
-doubling of the stream, then at every so many rows. It answers until the next is born. What it
+not above it, from ``FIRST_BIRTH`` on, and at most half of the newest rows that are kept, or 4,096:
+four times in each doubling of the stream, then at every so many rows. It answers until the next is born. What it
 answers a row was fitted to rows before alone, so that mixtures find out what it is worth.
 
 Relies on :mod:`dmondrian.boosting.kept_rows`, :mod:`dmondrian.boosting.near_labels`,
@@ -23,11 +23,11 @@ import numpy as np
 from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.boosting.boosting_kernels import Growing
 from dmondrian.boosting.found_rounds import rounds_after
-from dmondrian.boosting.kept_rows import KeptRows, Labelled
+from dmondrian.boosting.kept_rows import MOST_NEWEST, KeptRows, Labelled, n_newest_of
 from dmondrian.boosting.near_labels import near_labels
 from dmondrian.errors import CorruptError
 
-FIRST_BIRTH, LONGEST_LIFE = 64, 4096  # rows
+FIRST_BIRTH = 64  # row
 Shared = Callable[[int, Callable[[], BoostedSet]], BoostedSet]
 """Returns the set born before a row of this number: found, or made by the function."""
 _ROUNDS, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE = 60, 15, 0.2, 1.0, 5, 1e-3
@@ -37,8 +37,9 @@ _MANY, _ROUNDS_OF_MANY = 10, 30  # classes, and rounds from so many on
 _MOST_TREES, _LEAST_ROUNDS = 900, 5  # of still more classes, each of which takes a tree a round
 _MOST_ROUNDS, _MOST_FOUND = 400, 1200  # that are found, and trees of as many rounds
 # How sets are fitted: as in the first version that had them; to clipped numbers; with as many
-# rounds as are found. Streams that earlier versions stored go on as they began.
+# rounds as are found, to more rows. Streams that earlier versions stored go on as they began.
 AS_THEY_CAME, CLIPPED, ROUNDS_FOUND = 1, 2, 3
+_NEWEST_BEFORE = 8192  # rows that earlier versions kept; half of them are the longest life of wide rows
 
 
 def growing_of(n_classes: int) -> Growing:
@@ -57,20 +58,20 @@ def most_rounds_of(n_classes: int) -> int:
     return max(growing_of(n_classes).n_rounds, most)
 
 
-def next_birth(position: int) -> int:
+def next_birth(position: int, longest_life: int = MOST_NEWEST // 2) -> int:
     """Return the number of the first row after row ``position`` before which a set is born."""
     if position < FIRST_BIRTH:
         return FIRST_BIRTH
-    step = min(LONGEST_LIFE, 1 << max(position.bit_length() - 3, 0))
+    step = min(longest_life, 1 << max(position.bit_length() - 3, 0))
     return (position // step + 1) * step
 
 
-def previous_birth(position: int) -> int:
+def previous_birth(position: int, longest_life: int = MOST_NEWEST // 2) -> int:
     """Return the number of the last row before row ``position`` before which a set was born.
 
     ``position`` is beyond the first birth.
     """
-    step = min(LONGEST_LIFE, 1 << max((position - 1).bit_length() - 3, 0))
+    step = min(longest_life, 1 << max((position - 1).bit_length() - 3, 0))
     return (position - 1) // step * step
 
 
@@ -95,10 +96,20 @@ class BoostedStream:
 
     def __init__(self, d: int, n_classes: int, seed: int) -> None:
         self._d, self._n_classes, self._growing = d, n_classes, growing_of(n_classes)
-        self._kept = KeptRows(d, seed)
+        self._seed = seed
         self.newest: BoostedSet | None = None
-        self.fitting = ROUNDS_FOUND
         self.shared: Shared = _alone
+        self._begin(ROUNDS_FOUND)
+
+    def _begin(self, fitting: int) -> None:
+        self.fitting = fitting
+        most = MOST_NEWEST if fitting >= ROUNDS_FOUND else _NEWEST_BEFORE
+        self._kept = KeptRows(self._d, self._seed, most)
+        self._longest_life = max(n_newest_of(self._d, most), _NEWEST_BEFORE) // 2
+
+    def next_birth(self, position: int) -> int:
+        """Return what the function of this name does, for this stream."""
+        return next_birth(position, self._longest_life)
 
     def answer(self, X: np.ndarray) -> np.ndarray | None:
         """Return what :meth:`BoostedSet.answer` does; None where there is no set yet."""
@@ -120,10 +131,10 @@ class BoostedStream:
         rows = Labelled(X, y, w if len(w) else np.ones(len(y)))
         start, n = 0, len(y)
         while start < n:
-            birth = next_birth(self._kept.position)
+            birth = self.next_birth(self._kept.position)
             left = birth - self._kept.position
             self._kept.add(rows.taken(slice(start, min(n, start + left))))
-            is_last = n < start + left + next_birth(birth) - birth
+            is_last = n < start + left + self.next_birth(birth) - birth
             if start + left <= n and (is_last or self.fitting >= ROUNDS_FOUND):
                 self.newest = self.shared(self._kept.position, self._fitted)
             start += left
@@ -134,7 +145,8 @@ class BoostedStream:
         y = near_labels(rows.y) if is_clipped else rows.y
         if self.fitting >= ROUNDS_FOUND and self.newest is not None:
             birth = self._kept.position
-            since = self._kept.newest(birth - previous_birth(birth))  # the set is no younger
+            n_since = birth - previous_birth(birth, self._longest_life)  # the set is no younger
+            since = self._kept.newest(n_since)
             found = rounds_after(self.newest, since, most_rounds_of(self._n_classes))
             growing = growing if found is None else growing._replace(n_rounds=found)
         return BoostedSet.fit(rows.X, y, rows.w, self._n_classes, growing)
@@ -172,7 +184,7 @@ class BoostedStream:
                 f"after {position} rows there should be kept rows and {'a' if has_set else 'no'} "
                 f"boosted set, found {str(stored)[:80]}"
             )
-        self.fitting = fitting
+        self._begin(fitting)
         self._kept.take_json(stored["kept"], position, self._n_classes)
         if has_set:
             most = self._growing

@@ -28,7 +28,7 @@ import numpy as np
 from dmondrian._numba.jit import hook, implements, inline, kernel
 from dmondrian.tree.keyed_random import exp, log, mix
 
-SUM_BITS, _ROW_BITS = 46, 15  # of sums of gradients in units, of counts: together below 64
+SUM_BITS, _ROW_BITS = 46, 17  # of sums of gradients in units, of counts; of second derivatives 45
 _ROWS = np.int64((1 << _ROW_BITS) - 1)
 MOST_ROWS = int(_ROWS)
 """Rows that a set can be fitted to."""

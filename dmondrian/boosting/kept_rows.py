@@ -1,7 +1,7 @@
 """Rows that are kept of a stream: all while there are few, then some old ones and the newest.
 
-The newest rows are kept, up to ``MOST_NEWEST``, and of those before as many, whose keys are the
-smallest: a uniform sample without replacement (Vitter's reservoirs draw the same law; a key for
+The newest rows are kept, up to ``MOST_NEWEST`` or fewer, and of those before as many, whose keys
+are the smallest: a uniform sample without replacement (Vitter's reservoirs draw the same law; a key for
 each row needs no state). Both halves have the same weight: where nothing changes any sample is as
 good, and of rows that follow a change the newest have more than their share.
 
@@ -22,7 +22,7 @@ from dmondrian.ensemble.settings.numeric_limits import LARGEST_TARGET
 from dmondrian.errors import CorruptError
 from dmondrian.forest.packed_arrays import packed, unpacked
 
-MOST_NEWEST, _LEAST_NEWEST = 8192, 256  # powers of two
+MOST_NEWEST, _LEAST_NEWEST = 32768, 256  # powers of two
 _MOST_NUMBERS = 2**21  # of the newest rows
 _STEPS = 8  # in which rows leave the newest
 _KEPT = np.uint64(0x8B0057EDC0DE2A11)  # apart from the draws of trees
@@ -44,9 +44,9 @@ class Labelled(NamedTuple):
         return Labelled(*(np.concatenate(pair) for pair in zip(self, others, strict=True)))
 
 
-def n_newest_of(d: int) -> int:
+def n_newest_of(d: int, most: int = MOST_NEWEST) -> int:
     """Return how many newest rows of ``d`` columns are kept, and of old ones: a power of two."""
-    n = MOST_NEWEST
+    n = most
     while n > _LEAST_NEWEST and n * d > _MOST_NUMBERS:
         n //= 2
     return n
@@ -60,6 +60,8 @@ class KeptRows:
     d : int
         Columns.
     seed : int
+    most_newest : int
+        Newest rows that are kept, of few columns: a power of two.
 
     Attributes
     ----------
@@ -67,8 +69,8 @@ class KeptRows:
         Rows that came.
     """
 
-    def __init__(self, d: int, seed: int) -> None:
-        self._n_newest = n_newest_of(d)
+    def __init__(self, d: int, seed: int, most_newest: int = MOST_NEWEST) -> None:
+        self._n_newest = n_newest_of(d, most_newest)
         self._step = self._n_newest // _STEPS
         self._key = np.uint64(seed) ^ _KEPT
         self.position = 0

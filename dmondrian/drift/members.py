@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from dmondrian.boosting.boosted_stream import BoostedStream, next_birth
+from dmondrian.boosting.boosted_stream import BoostedStream
 from dmondrian.drift.age_weights import cut_at_marks, exponents_of
 from dmondrian.drift.drift_state import Waiting, drift_state, read_header, take_state
 from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
@@ -365,7 +365,7 @@ class Members(Forest):
         while first < n:
             stop = min(first + size, n)
             if self.boosted is not None and number is not None:
-                stop = min(stop, next_birth(number + first) - number)
+                stop = min(stop, self.boosted.next_birth(number + first) - number)
             yield slice(first, stop)
             first = stop
 

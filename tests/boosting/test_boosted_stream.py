@@ -30,10 +30,10 @@ from tests.reference.boosting import births_until
 
 def test_births_are_four_in_each_doubling_and_then_at_every_so_many_rows() -> None:
     found, position = [], 0
-    while (position := next_birth(position)) <= 40_000:
+    while (position := next_birth(position)) <= 90_000:
         found.append(position)
-    assert found == births_until(40_000)
-    assert next_birth(10**6) - 10**6 <= 4096
+    assert found == births_until(90_000)
+    assert next_birth(10**6) - 10**6 <= 16_384
     assert [previous_birth(birth) for birth in found[1:]] == found[:-1]
     assert [next_birth(n) for n in range(64)] == [64] * 64
 

@@ -11,17 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dmondrian.boosting import kept_rows
 from dmondrian.boosting.boosting_kernels import MOST_ROWS
 from dmondrian.boosting.kept_rows import KeptRows, Labelled, n_newest_of
 from dmondrian.errors import CorruptError
 from tests.reference.draws import mix64
 
 
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 rows of each half, in steps of 8."""
-    monkeypatch.setattr(kept_rows, "MOST_NEWEST", 64)
+MOST = 64  # rows of each half, which leave in steps of 8
 
 
 def stream(n: int) -> Labelled:
@@ -31,7 +27,7 @@ def stream(n: int) -> Labelled:
 
 
 def kept_of(n: int, seed: int = 7, cuts: list[int] | None = None) -> KeptRows:
-    kept, rows = KeptRows(2, seed), stream(n)
+    kept, rows = KeptRows(2, seed, MOST), stream(n)
     for a, b in itertools.pairwise([0, *(cuts or []), n]):
         kept.add(rows.taken(slice(a, b)))
     return kept
@@ -56,7 +52,7 @@ def test_cuts_of_calls_change_nothing(n: int, data: st.DataObject) -> None:
     again = kept_of(n, cuts=cuts)
     assert again.to_json() == kept_of(n).to_json()
     part = data.draw(st.integers(0, n))
-    other = KeptRows(2, 7)
+    other = KeptRows(2, 7, MOST)
     other.take_json(json.loads(json.dumps(kept_of(part).to_json())), part, 3)
     other.add(stream(n).taken(slice(part, n)))
     assert other.to_json() == again.to_json()
@@ -76,9 +72,9 @@ def test_each_old_row_is_as_likely_to_be_kept() -> None:
     assert 0.8 < (z**2).mean() < 1.2
 
 
-def test_wide_rows_are_kept_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    assert [n_newest_of(d) for d in (1, 256, 257, 2000, 10**6)] == [8192, 8192, 4096, 1024, 256]
+def test_wide_rows_are_kept_in_bounded_memory() -> None:
+    widths = (1, 64, 65, 256, 257, 2000, 10**6)
+    assert [n_newest_of(d) for d in widths] == [32768, 32768, 16384, 8192, 4096, 1024, 256]
     most = n_newest_of(1)
     assert 2 * most + most // 8 <= MOST_ROWS
 
@@ -104,7 +100,7 @@ def changed(**values: Any) -> dict[str, Any]:
     ],
 )
 def test_what_could_not_be_kept_is_refused(stored: Any) -> None:
-    kept = KeptRows(2, 7)
+    kept = KeptRows(2, 7, MOST)
     kept.take_json(changed(), 300, 3)
     with pytest.raises(CorruptError):
         kept.take_json(stored, 300, 3)

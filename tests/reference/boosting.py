@@ -303,7 +303,7 @@ def births_until(n: int) -> list[int]:
         power = 1
         while 2 * power <= b:
             power *= 2
-        if b % min(4096, power // 4) == 0:
+        if b % min(16_384, power // 4) == 0:
             found.append(b)
     return found
 
