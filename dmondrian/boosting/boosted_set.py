@@ -138,18 +138,17 @@ class BoostedSet:
         """
         a_round = len(self.trees.outputs) // max(1, self.n_rounds)
         marks, found = np.array(rounds, np.int64) * a_round, np.empty(len(rounds))
-        scores = np.empty(len(self.first_scores))
+        loss: LogLoss | SquaredLoss = LogLoss(len(self.first_scores))
+        first = self.first_scores
         if self.scale:
             with np.errstate(over="ignore"):
-                labels = (y - self.first_scores[0]) / self.scale
+                labels = (y - first[0]) / self.scale
             labels = np.clip(labels, -_FARTHEST, _FARTHEST)
-            rows = Judging(read_only(X), labels, read_only(w))
             loss, first = SquaredLoss(_LARGEST_ERROR), np.zeros(1)
-            sum_losses(loss, self.trees, marks, first, rows, scores, found)
-            return found
-        rows = Judging(read_only(X), y.astype(np.int64), read_only(w))
-        loss = LogLoss(len(self.first_scores))
-        sum_losses(loss, self.trees, marks, self.first_scores, rows, scores, found)
+        else:
+            labels = y.astype(np.int64)
+        judging = Judging(read_only(X), labels, read_only(w))
+        sum_losses(loss, self.trees, marks, first, judging, np.empty(len(first)), found)
         return found
 
     def answer(self, X: np.ndarray) -> np.ndarray:

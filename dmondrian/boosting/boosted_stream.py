@@ -2,12 +2,13 @@
 
 A set is born before row number b where b is a multiple of a quarter of the largest power of two
 not above it, from ``FIRST_BIRTH`` on, and at most half of the newest rows that are kept, or 4,096:
-four times in each doubling of the stream, then at every so many rows. It answers until the next is born. What it
-answers a row was fitted to rows before alone, so that mixtures find out what it is worth.
+four times in each doubling of the stream, then at every so many rows. It answers until the next is
+born. What it answers a row was fitted to rows before alone, so that mixtures find out what it is
+worth.
 
 Relies on :mod:`dmondrian.boosting.kept_rows`, :mod:`dmondrian.boosting.near_labels`,
-:mod:`dmondrian.boosting.found_rounds` and :mod:`dmondrian.boosting.boosted_set`. Promises a pure function of the seed and the numbered rows,
-whatever the cuts between calls.
+:mod:`dmondrian.boosting.found_rounds` and :mod:`dmondrian.boosting.boosted_set`. Promises a pure
+function of the seed and the numbered rows, whatever the cuts between calls.
 
 Shapes: n rows, d columns.
 """
@@ -39,7 +40,9 @@ _MOST_ROUNDS, _MOST_FOUND = 400, 1200  # that are found, and trees of as many ro
 # How sets are fitted: as in the first version that had them; to clipped numbers; with as many
 # rounds as are found, to more rows. Streams that earlier versions stored go on as they began.
 AS_THEY_CAME, CLIPPED, ROUNDS_FOUND = 1, 2, 3
-_NEWEST_BEFORE = 8192  # rows that earlier versions kept; half of them are the longest life of wide rows
+_NEWEST_BEFORE = (
+    8192  # rows that earlier versions kept; half of them are the longest life of wide rows
+)
 
 
 def growing_of(n_classes: int) -> Growing:

@@ -243,20 +243,23 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     of their calibration, and then they learn no more.)
 
     Boosted sets are fitted four times in each doubling of the stream, from row 64 on, and later
-    before every 4,096th row; one answers until the next is fitted, and is the same for all members.
-    It has 60 rounds (30 of ten classes or more, and 5 to 30 of more than 30) of trees of 15 leaves
-    for the log odds, one for each class of more than two, grown on histograms of 256 bins a column,
-    fewer of more than 1,024 columns; it ends with a round that finds no split. A row of weight w
-    has w times its gradient, and is one of the five rows of the smallest leaf. A set is fitted by
-    one thread, within the row before which it is born, in time that is in proportion to rows kept,
-    columns and classes: where there are hundreds of these it is most of the forest's, and readers
-    and Ctrl-C wait for it.
-    Rows are kept for it, also in checkpoints: all of the first 16,384, later the newest 8,192 to
-    9,215 and 8,192 others by keyed draws; fewer of more than 256 columns. In a run each shard keeps
-    them, and writes them with each of its states: fewer shards write less. There a worker fits a
-    set once for all of its shards. Gradients are added up as whole numbers, so that sets, too, are
-    a pure function of the parameters and the rows in order. What a set answers a row was fitted to
-    earlier rows alone, so that weights find out what it is worth.
+    before every 16,384th row, or every 4,096th of many columns; one answers until the next is
+    fitted, and is the same for all members. The first has 60 rounds (30 of ten classes or more, and
+    5 to 30 of more than 30) of trees of 15 leaves for the log odds, one for each class of more than
+    two, grown on histograms of 256 bins a column, fewer of more than 1,024 columns. Each later one
+    has half, three quarters, all, or half as many more, of the rounds of the one before, by what
+    the rows that came since would have lost after these; 15 at least, and at most 400, or 1,200
+    trees (:mod:`dmondrian.boosting.found_rounds`). A set ends with a round that finds no split. A
+    row of weight w has w times its gradient, and is one of the five rows of the smallest leaf. A
+    set is fitted by one thread, within the row before which it is born, in time that is in
+    proportion to rows kept, columns, rounds and classes: where there are hundreds of these it is
+    most of the forest's, and readers and Ctrl-C wait for it.
+    Rows are kept for it, also in checkpoints: all of the first 65,536, later the newest 32,768 to
+    36,863 and 32,768 others by keyed draws; fewer of more than 64 columns. In a run each shard
+    keeps them, and writes them with each of its states: fewer shards write less. There a worker
+    fits a set once for all of its shards. Gradients are added up as whole numbers, so that sets,
+    too, are a pure function of the parameters and the rows in order. What a set answers a row was
+    fitted to earlier rows alone, so that weights find out what it is worth.
 
     A covering tree takes 16 MiB at most, so that a member is bounded, whatever the number of rows
     and classes: then its cells are split no more. ``nodes``, ``weighted_depth`` and

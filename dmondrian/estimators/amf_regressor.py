@@ -118,10 +118,10 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     weights of their mixture change with each row, nor merged; runs of them grow.
 
     Boosted sets are born, fitted to kept rows and mixed as those of
-    :class:`dmondrian.AMFClassifier`. A set has 100 rounds of one tree, with 20 rows in the smallest
-    leaf, fitted to squared errors, and answers the mean; its variance is that of the tree that
-    never forgets, which does not know what the set explains: the factor of the forest's variance
-    learns that, over all rows alike. Labels that lie beyond the span of the kept rows by more than
+    :class:`dmondrian.AMFClassifier`. The first has 100 rounds of one tree; all have 20 rows in the
+    smallest leaf, are fitted to squared errors, and answer the mean; the variance is that of the
+    tree that never forgets, which does not know what the set explains: the factor of the forest's
+    variance learns that, over all rows alike. Labels beyond the span of the kept rows by more than
     that span are clipped there, the span taken without one row in 256 to either side, and one at
     least: so one label far off takes nothing from what a set knows of the others
     (:mod:`dmondrian.boosting.near_labels`). Where such labels are rare, true, and columns predict

@@ -16,7 +16,6 @@ from dmondrian.boosting.kept_rows import KeptRows, Labelled, n_newest_of
 from dmondrian.errors import CorruptError
 from tests.reference.draws import mix64
 
-
 MOST = 64  # rows of each half, which leave in steps of 8
 
 

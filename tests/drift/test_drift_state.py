@@ -13,9 +13,10 @@ import pytest
 
 import dmondrian
 from dmondrian import AMFClassifier
+from dmondrian.boosting.boosted_set import BoostedSet
+from dmondrian.boosting.boosted_stream import AS_THEY_CAME, growing_of
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift import stored_rows
-from dmondrian.boosting.boosted_stream import AS_THEY_CAME
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.drift.members import Members
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
@@ -311,6 +312,29 @@ def test_classes_are_never_clipped() -> None:
     assert header["drift"]["version"] == 13
     with pytest.raises(CorruptError, match="clip none"):
         forest_from_state({**header, "drift": {**header["drift"], "version": 9}}, trees)
+
+
+def test_sets_of_classes_of_a_state_of_version_5_go_on_with_fixed_rounds() -> None:
+    X, y = switching(330)
+    first, _ = learned(X[:120], y[:120], n_members=1, boosted=True)
+    header, trees = first.state()
+    sets = {**header["drift"]["boosted"], "set": packed_set(X[:112], y[:112])}
+    earlier = {**header, "drift": {**header["drift"], "version": 5, "boosted": sets}}
+    rounds = []
+    for state in (earlier, header):
+        again = forest_from_state(copy.deepcopy(state), trees)
+        assert isinstance(again, DriftForest)
+        again.update(X[120:], y[120:].astype(float))
+        assert again.state()[0]["drift"]["version"] == state["drift"]["version"]
+        assert again.boosted is not None
+        assert again.boosted.newest is not None
+        rounds.append(again.boosted.newest.n_rounds)
+    assert rounds[0] == 60 != rounds[1]
+
+
+def packed_set(X: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    """Return a set as earlier versions fitted and stored it."""
+    return BoostedSet.fit(X, y.astype(float), np.ones(len(y)), 2, growing_of(2)).to_json()
 
 
 @pytest.mark.parametrize("value", [np.nan, -1.0, 1e9])

@@ -1,8 +1,9 @@
 """Gradient boosting on bins, written from its definition for the eye, not for speed.
 
 Shares no code with the package but its logarithm and exponential, and, where many sets of a stream
-follow each other (:func:`sets_of`), the fits that the rest of this file is compared with. Sums of gradients are Python's
-whole numbers; each leaf looks at its own rows anew, without histograms of other leaves.
+follow each other (:func:`sets_of`), the fits that the rest of this file is compared with. Sums of
+gradients are Python's whole numbers; each leaf looks at its own rows anew, without histograms of
+other leaves.
 
 References
 ----------
@@ -229,7 +230,6 @@ class ReferenceBoostedSet:
             pair = [odds * likely, likely]
             return pair if scores[1] >= 0.0 else pair[::-1]
         return self.probabilities(scores)
-
 
     def loss(self, x: Row, label: float) -> float:
         """Return what its answer loses at a label."""
