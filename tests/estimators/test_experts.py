@@ -196,7 +196,7 @@ def test_kept_rows_are_stored_as_arrays_beside_a_short_header(n: int, delay: int
     assert len(list(trees)) - len(own) == (n_kept > 0) + (n_waiting > 0)
     if n_kept:
         assert header["drift"]["boosted"]["kept"]["n"] == n_kept
-    assert header["drift"]["version"] == (6 if n_waiting else 5)
+    assert header["drift"]["version"] == (14 if n_waiting else 13)
     for stored in (encode_forest(*forest.stored()), encode_forest(plain, own)):
         read = forest_from_state(*decode_forest(stored))
         assert pickle.dumps(read.state()) == pickle.dumps(forest.state())
@@ -226,7 +226,7 @@ def test_damaged_kept_rows_are_refused() -> None:
 
 def test_a_state_with_boosted_sets_says_so_in_both_places() -> None:
     header, trees = model().fit(*switching(100)).forest_.state()
-    assert header["drift"]["version"] == 5
+    assert header["drift"]["version"] == 13
     forest_from_state(json.loads(json.dumps(header)), trees)
     for change in (
         lambda header: header["parameters"]["drift"].pop("boosted"),
