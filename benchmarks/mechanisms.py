@@ -267,7 +267,7 @@ def report(records: Records) -> str:
         " of the files that are about it, at the commit of the page on the"
         " [structure](structure.md) of the package.\n\n"
         + table(head, short)
-        + "\nMeasured on pages of their own:\n\n"
+        + "\nMeasured on pages of their own, with them and without:\n\n"
         + table(
             ["mechanism", "what it is", "page"],
             [[f"`{n}`", ABOUT[n], f"[{page}]({page}.md)"] for n, page in ELSEWHERE.items()],

@@ -99,14 +99,14 @@ STEPS = {
     "save": "the model is saved",
 }
 WALK = """
-import inspect, json, sys, tempfile, warnings
+import inspect, json, sys, warnings
 warnings.simplefilter("ignore")
 import numpy, pyarrow, pyarrow.parquet
 import dmondrian
 from dmondrian import AMFClassifier
 from dmondrian.data import make_plan, read_block
 base = dmondrian.__file__.rpartition("/")[0] + "/"
-folder = tempfile.mkdtemp(dir=sys.argv[1])
+folder = sys.argv[1]
 X = numpy.random.default_rng(0).random((140, 4), dtype=numpy.float32)
 y = (X[:, 0] > 0.5).astype(int)
 columns = {"x%d" % j: X[:, j] for j in range(4)}
@@ -314,8 +314,9 @@ def walks_of(root: Path) -> dict[str, int]:
     """Return how many files of the package are entered by each of `STEPS`."""
     own = {k: v for k, v in os.environ.items() if not k.startswith("DMONDRIAN_")}
     own |= {"PYTHONPATH": str(root), "NUMBA_DISABLE_JIT": "1"}
-    command = [sys.executable, "-c", WALK, str(root)]
-    done = subprocess.run(command, cwd=root, env=own, stdout=subprocess.PIPE, check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", WALK, folder]
+        done = subprocess.run(command, cwd=folder, env=own, stdout=subprocess.PIPE, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     return {step: len(found[step]) for step in STEPS} | {
         "all": len({file for files in found.values() for file in files})
