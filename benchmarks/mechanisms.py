@@ -263,7 +263,8 @@ def report(records: Records) -> str:
     ]
     return (
         "Time (or bytes) without the mechanism over that with it, so that more than one is what it"
-        " saves: the medians of rounds, least to greatest over workloads and sizes. Lines are those"
+        " saves: the medians of rounds, least to greatest over workloads and sizes; where one is"
+        " between these, no gain is shown. Lines are those"
         " of the files that are about it, at the commit of the page on the"
         " [structure](structure.md) of the package.\n\n"
         + table(head, short)
