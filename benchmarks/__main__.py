@@ -66,6 +66,7 @@ RUNS = (
     Run("report_pages", "", "--max-rows 600", takes_peers=True),
     Run("first_screen", "", None, takes_data=False),
     Run("footprint", "", None, takes_data=False),
+    Run("structure", "", "--commits HEAD", takes_data=False),
     Run("small_files", "", "--files 20 --kernel-files 0 --trees 2", takes_data=False),
     Run("micro_batches", "", "--looks 3", takes_data=False),
     Run("mechanisms", "", "--workloads adult --sizes 300 --trees 1 --rounds 1 --not-compiling"

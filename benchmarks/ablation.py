@@ -10,7 +10,7 @@ time below 50: the price of a row is that of a forest that lags by at most 2 %.
 The grid is every pseudo-count (or learning rate) with the opening charged and free; the defaults,
 which for classification are chosen from the stream; and, at the middling setting, each other switch
 turned. Settings are ranked by their excess over the best setting of each set, in per cent: the mean
-over sets says what is good, the worst says what is safe.
+over sets shows what is good, the worst shows what is safe.
 
     python -m benchmarks.ablation --data <folder> --max-rows 20000
 

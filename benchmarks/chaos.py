@@ -4,8 +4,8 @@ Two shards a worker process, on three processes, and on nine, where sums of fore
 tree; data and run folder in a bucket of a local S3 server, behind a proxy that can fail. Trees are
 large enough to be saved as differences. The faults (`tests.chaos.schedule`): workers killed from
 outside, in a step, a read, an upload, a restore, by their memory limit; workers stopped, retired,
-gone for good, joining; a step that raises; a store that is slow, fails, breaks off or has written
-what it says it has not; the coordinator killed, also around a commit.
+gone for good, joining; a step that raises; a store that is slow, fails, breaks off or denies
+what it has written; the coordinator killed, also around a commit.
 
 A run counts as equal when all manifests, with the states that they name, and all metrics are those
 of the run without faults, only the shards of hurt workers were restored, none of them learned more
@@ -74,7 +74,7 @@ def options(args: argparse.Namespace, n_workers: int) -> dict[str, Any]:
 def record(
     seed: int, n_workers: int, outcome: Outcome, calm: list[Outcome], interval: int
 ) -> dict[str, Any]:
-    """Return what the table says of one schedule."""
+    """Return the row of one schedule."""
     usual = statistics.median(run.seconds for run in calm)
     n_rows = max(calm[0].manifests)
     replayed = sum(loss["rows"] for loss in outcome.losses if not loss["is_move"])

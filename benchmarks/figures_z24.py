@@ -36,7 +36,7 @@ Draw = np.random.Generator
 
 
 class Setting(NamedTuple):
-    """A loss, how labels are drawn, and the excess risk of what a forest says."""
+    """A loss, how labels are drawn, and the excess risk of what a forest predicts."""
 
     loss: str
     draw: Callable[[Draw, np.ndarray], np.ndarray]  # labels at x

@@ -37,8 +37,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import structure
 from benchmarks.datasets import Dataset
-from benchmarks.pages import Page, publish
+from benchmarks.pages import Page, publish, stored
 from benchmarks.records import MACHINE, RESULTS, Records, table
 from benchmarks.throughput import WORKLOADS, workload
 from dmondrian import AMFClassifier, AMFRegressor
@@ -46,47 +47,13 @@ from dmondrian._numba.mechanisms import MECHANISMS
 
 ROOT = Path(__file__).parents[1]
 PASSES = "passes"  # of our own, in Numba's compiler
-# Not "deltas", which `benchmarks.blobs` measures, nor "sum_tree", which `benchmarks.scaling` does.
-NAMES = (*(name for name in MECHANISMS if name not in ("deltas", "sum_tree")), PASSES)
+ELSEWHERE = {"deltas": "blobs", "sum_tree": "scaling"}  # mechanisms by the page that measures them
+NAMES = (*(name for name in MECHANISMS if name not in ELSEWHERE), PASSES)
 ABOUT = {**MECHANISMS, PASSES: "own passes in Numba's compiler (without them: the stock mode)"}
 BATCH = 500  # rows of a call of a stream
 ALONE = 4000  # rows that come one by one
 FIGURES = ("learn", "stream", "predict", "learn_one", "predict_one")
 SIZES = ("bytes", "bytes_stream")
-
-# Files of code and of tests that would go with a mechanism, or most of them would.
-FILES = {
-    "look_ahead": ("dmondrian/tree/prefetch.py", "tests/tree/test_prefetch.py"),
-    "prefetch": (),
-    "speculation": ("dmondrian/tree/backward.py", "tests/tree/test_backward.py"),
-    "simd": ("dmondrian/tree/simd", "tests/tree/simd"),
-    "int16": ("dmondrian/tree/quantization.py", "tests/tree/test_quantization.py"),
-    "bits": (
-        "dmondrian/tree/box_encoding.py", "dmondrian/tree/box_encoding_choice.py",
-        "tests/tree/test_box_encoding.py",
-    ),
-    "single_row": (
-        "dmondrian/estimators/single_row.py", "dmondrian/estimators/single_row_kernels.py",
-        "tests/estimators/test_single_row.py",
-        "tests/estimators/test_single_row_refused.py",
-    ),
-    "flat": ("dmondrian/ensemble/predictor", "tests/ensemble/predictor"),
-    PASSES: (
-        "dmondrian/_numba/pipeline.py", "dmondrian/_numba/tuned.py",
-        "dmondrian/_numba/kernel_cache.py", "dmondrian/_numba/uncounted.py",
-        "tests/_numba/test_reference_counts.py",
-    ),
-}  # fmt: skip
-
-
-def lines_of(name: str) -> list[int]:
-    """Return the lines of code and of tests in the files of a mechanism."""
-    found = {"dmondrian": 0, "tests": 0}
-    for path in FILES[name]:
-        place = ROOT / path
-        for file in [place] if place.is_file() else sorted(place.glob("*.py")):
-            found[path.split("/")[0]] += len(file.read_text().splitlines())
-    return list(found.values())
 
 
 def forest_of(dataset: Dataset, trees: int) -> tuple[Any, dict[str, Any]]:
@@ -233,7 +200,7 @@ def records_of(args: argparse.Namespace) -> list[dict[str, Any]]:
                     raise RuntimeError(f"without {name} {place} has other bytes")
             own, n = place.rsplit(" ", 1)
             record: dict[str, Any] = {"mechanism": name, "workload": own, "rows": int(n)}
-            record |= {"trees": args.trees, "rounds": args.rounds, "lines": lines_of(name)}
+            record |= {"trees": args.trees, "rounds": args.rounds}
             record["compile"] = [compiling[None], compiling[name]]
             for key in FIGURES:
                 ratios = sorted(its[place][key] / ours[place][key] for ours, its in pairs)
@@ -243,6 +210,15 @@ def records_of(args: argparse.Namespace) -> list[dict[str, Any]]:
                 record[key] = [ours[place][key], its[place][key]]
             records.append(record)
     return records
+
+
+def counted_lines() -> dict[str, str]:
+    """Return lines of code and of tests by mechanism, at the latest commit counted."""
+    try:
+        latest = structure.newest(stored("structure"))
+    except LookupError:
+        return {}
+    return {name: " + ".join(map(str, lines)) for name, lines in latest["mechanisms"].items()}
 
 
 def ends(values: list[float]) -> str:
@@ -255,14 +231,14 @@ def report(records: Records) -> str:
     by_name: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         by_name.setdefault(record["mechanism"], []).append(record)
+    counted = counted_lines()
     short = []
     for name in [name for name in NAMES if name in by_name]:
         own = by_name[name]
-        code, tests = own[0]["lines"]
         with_it, without = own[0]["compile"]
         short.append(
             [
-                *(f"`{name}`", ABOUT[name], f"{code} + {tests}" if code + tests else "few"),
+                *(f"`{name}`", ABOUT[name], counted.get(name, "few")),
                 *(ends([r[key][1] for r in own]) for key in FIGURES),
                 *(ends([r[key][1] / r[key][0] for r in own]) for key in SIZES),
                 "-" if with_it is None else f"{with_it:.0f} / {without:.0f}",
@@ -287,9 +263,16 @@ def report(records: Records) -> str:
     ]
     return (
         "Time (or bytes) without the mechanism over that with it, so that more than one is what it"
-        " saves: the medians of rounds, least to greatest over workloads and sizes. Lines are those"
-        " of the files that are about it.\n\n"
+        " saves: the medians of rounds, least to greatest over workloads and sizes; where one is"
+        " between these, no gain is shown. Lines are those"
+        " of the files that are about it, at the commit of the page on the"
+        " [structure](structure.md) of the package.\n\n"
         + table(head, short)
+        + "\nMeasured on pages of their own, with them and without:\n\n"
+        + table(
+            ["mechanism", "what it is", "page"],
+            [[f"`{n}`", ABOUT[n], f"[{page}]({page}.md)"] for n, page in ELSEWHERE.items()],
+        )
         + "\n## By workload and size\n\n"
         "Microseconds of the processor per row and tree with all mechanisms, times the ratio"
         " without; bytes per node with / without.\n\n"

@@ -108,10 +108,10 @@ def bayes(X: np.ndarray) -> np.ndarray:
 def accuracies(forest: Any, X: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     """Return the accuracy of the forest by vote, by averaged shares, and the mean of its trees."""
     inner = forest.forest_
-    said = inner.answers(X, inner.policies.learning, np.array([np.inf]), inner.n_outputs)[:, :, 0]
-    best = said.argmax(axis=2)
+    shares = inner.answers(X, inner.policies.learning, np.array([np.inf]), inner.n_outputs)[:, :, 0]
+    best = shares.argmax(axis=2)
     votes = np.stack([(best == c).sum(axis=0) for c in range(inner.n_outputs)], axis=1)
-    reported = (votes.argmax(axis=1) == y).mean(), (said.mean(axis=0).argmax(axis=1) == y).mean()
+    reported = (votes.argmax(axis=1) == y).mean(), (shares.mean(axis=0).argmax(axis=1) == y).mean()
     return float(reported[0]), float(reported[1]), float((best == y).mean())
 
 

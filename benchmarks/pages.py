@@ -1,6 +1,6 @@
 """Pages of the benchmarks: each is generated from the records of one results file.
 
-A script says in its ``PAGE`` what question it answers and how its records become tables; its
+A script has in its ``PAGE`` what question it answers and how its records become tables; its
 numbers are what sentences of the page and rows of `SUMMARY.md` may cite, so that no number is
 written by hand. Nothing is measured here.
 
@@ -52,7 +52,7 @@ Figure = Callable[[Records], Number]
 
 
 class Page(NamedTuple):
-    """What a page says besides the command, the machines and the commits.
+    """What a page has besides the command, the machines and the commits.
 
     Parameters
     ----------
@@ -125,12 +125,12 @@ def show(name: str, records: Records) -> str:
     parts = [f"# {page.title}", page.question, f"    {command(name)}"]
     found = numbers_of(page, records)
     wanted = [re.findall(r"{(\w+)}", sentence) for sentence in page.sentences]
-    said = [
+    sentences = [
         sentence.format(**found)
         for sentence, fields in zip(page.sentences, wanted, strict=True)
         if set(fields) <= set(found)
     ]
-    parts += ["\n".join(said)] if said else []
+    parts += ["\n".join(sentences)] if sentences else []
     if MACHINE in page.identity:
         for cpu in records.machines():
             text = page.body(records.of_machine(cpu))

@@ -160,7 +160,7 @@ PAGE = Page(
         " {middle_boosted_lightgbm} and {middle_boosted_catboost}.",
         "Cells are mean and standard deviation over seeds, which draw rows and models; rows held"
         " out are others of the set. Strings are one-hot encoded for all. What ours do was chosen"
-        " on larger cuts of these sets; the page on quality says on which.",
+        " on larger cuts of these sets; the page on quality names them.",
     ),
 )
 

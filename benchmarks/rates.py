@@ -6,7 +6,7 @@
   rows that were forecast before they were learned, which is given too: 100 states, evenly spaced,
   stand for all of them;
 * `rates`: squared error to functions of smoothness beta (Hölder) against the number of rows, and
-  the slope of its logarithm, mean over seeds with a 95 % interval of Student's t. Theorem 2 says
+  the slope of its logarithm, mean over seeds with a 95 % interval of Student's t. Theorem 2 gives
   2 beta / (d + 2 beta) for the average over the stream of AMF as its theory has it, up to a power
   of log n, whatever beta is. Mondrian trees at the lifetime n^(1 / (d + 2)), of Lipschitz
   functions, have 2 beta / (d + 2) by the bounds of M17, and need beta for the better rate, at
@@ -53,7 +53,7 @@ MODELS = ("AMF, average", "AMF, last", "n^(1/(d+2))", "n^(1/(d+2 beta))")
 PAGE = Page(
     title="M21: online to batch, and the rates of errors",
     question="Does the average over the states of a stream do better than its last state, and do"
-    " errors fall with the number of rows as M21's Theorem 2 says?",
+    " errors fall with the number of rows as M21's Theorem 2 has it?",
     identity=("part",),
 )
 
@@ -98,24 +98,24 @@ def errors(beta: float, d: int, steps: Sequence[int], seed: int) -> dict[str, li
     states = np.unique([*np.geomspace(first, steps[-1], n_states).round().astype(int), *steps])
     found: dict[str, list[float]] = {name: [] for name in MODELS}
     done, total = 0, np.zeros(POINTS)
-    said: np.ndarray | None = None
+    before: np.ndarray | None = None
     for n in states:
         X = draw.random((n - done, d), dtype=np.float32)
         y = function(beta, X.astype(np.float64)) + draw.uniform(-0.25, 0.25, n - done)
         amf.partial_fit(X, y)
         mondrian.partial_fit(X, y)
         now = amf.predict(asked)
-        said = now if said is None else said
-        total += 0.5 * (said + now) * (n - done)  # rows between two states find their mean
-        done, said = int(n), now
+        before = now if before is None else before
+        total += 0.5 * (before + now) * (n - done)  # rows between two states find their mean
+        done, before = int(n), now
         if n in steps:
             lifetimes = [n ** (1.0 / (d + 2.0)), n ** (1.0 / (d + 2.0 * beta))]
-            all_said = [
+            answers = [
                 total / n,
                 now,
                 *(mondrian.predict(asked, lifetime) for lifetime in lifetimes),
             ]
-            for name, each in zip(MODELS, all_said, strict=True):
+            for name, each in zip(MODELS, answers, strict=True):
                 found[name].append(float(((each - truth) ** 2).mean()))
     return found
 
@@ -193,9 +193,9 @@ def converted(dataset: datasets.Dataset, make: Callable[[], Any], states: int) -
                 losses(ask(model, X[start:stop]), y[start:stop], is_classification).sum()
             )
             model.partial_fit(X[start:stop], y[start:stop], **labels)
-        said = ask(model, dataset.X_test)
-        total = total + said
-        by_state.append(losses(said, dataset.y_test, is_classification).mean())
+        answer = ask(model, dataset.X_test)
+        total = total + answer
+        by_state.append(losses(answer, dataset.y_test, is_classification).mean())
     made = losses(total / len(by_state), dataset.y_test, is_classification).mean()
     return {
         "average": float(made),

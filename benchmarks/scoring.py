@@ -39,8 +39,8 @@ from dmondrian.distributed.scoring.model_info import open_model
 from dmondrian.distributed.scoring.output_folder import sealed
 
 TARGETS = {"covtype": "Cover_Type", "adult": "income"}
-PLAIN, ALL = "probabilities", "all that a file says"
-SAID = {PLAIN: {}, ALL: {"spread": True, "distance": True}}
+PLAIN, ALL = "probabilities", "all that a file has"
+ASKED = {PLAIN: {}, ALL: {"spread": True, "distance": True}}
 ONE = {"n_workers": 1, "threads": 1}
 
 
@@ -54,7 +54,7 @@ def profile(forest: Any, plan: Any, classes: Any, scratch: Path) -> dict[str, fl
     marks = [time.perf_counter()]
     read = [read_block(plan, block) for block in plan.blocks]
     marks.append(time.perf_counter())
-    sums = [forest.predict_sums(rows.X, **SAID[ALL]) for rows in read]
+    sums = [forest.predict_sums(rows.X, **ASKED[ALL]) for rows in read]
     marks.append(time.perf_counter())
     arrays = [score_arrays(one, classes, None, forest.parameters) for one in sums]
     marks.append(time.perf_counter())
@@ -88,21 +88,21 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     model, forest = open_model(run), dmondrian.load(run).forest_
     plan = make_scoring_plan(str(folder / "one"), model.schema)
     X = np.concatenate([read_block(plan, block).X for block in plan.blocks])
-    forest.predict_sums(X, **SAID[ALL])  # compiles and freezes
+    forest.predict_sums(X, **ASKED[ALL])  # compiles and freezes
     work = len(X) * args.trees
-    memory: dict[str, list[float]] = {said: [] for said in SAID}
-    parquet: dict[str, list[float]] = {said: [] for said in SAID}
+    memory: dict[str, list[float]] = {asked: [] for asked in ASKED}
+    parquet: dict[str, list[float]] = {asked: [] for asked in ASKED}
     starts, steps = [], []
     for _ in range(args.repeats):
-        for said, reported in SAID.items():
-            memory[said].append(work / seconds(partial(forest.predict_sums, X, **reported)))
+        for asked, reported in ASKED.items():
+            memory[asked].append(work / seconds(partial(forest.predict_sums, X, **reported)))
             took = {}
             for name in ("one", "many"):
-                how = {"details": said == ALL, "progress": False, **ONE}
+                how = {"details": asked == ALL, "progress": False, **ONE}
                 out = folder / "scores"
                 took[name] = seconds(partial(score, run, str(folder / name), out, **how))
                 shutil.rmtree(out)
-            parquet[said].append(work * args.copies / (took["many"] - took["one"]))
+            parquet[asked].append(work * args.copies / (took["many"] - took["one"]))
             starts.append(took["one"] - (took["many"] - took["one"]) / args.copies)
         steps.append(profile(forest, plan, model.schema.classes, folder / "scratch"))
     shares = {
@@ -119,30 +119,30 @@ def report(records: Records) -> str:
     lines = []
     for r in records:
         memory, parquet = r["rates"]["memory"], r["rates"]["parquet"]
-        for said in SAID:
-            ratio = [own / other for own, other in zip(parquet[said], memory[said], strict=True)]
+        for asked in ASKED:
+            ratio = [own / other for own, other in zip(parquet[asked], memory[asked], strict=True)]
             lines.append(
-                [r["set"], r["rows"], r["trees"], said, millions(memory[said]),
-                 millions(parquet[said]), ordered(ratio)]
+                [r["set"], r["rows"], r["trees"], asked, millions(memory[asked]),
+                 millions(parquet[asked]), ordered(ratio)]
             )  # fmt: skip
-    head = ["set", "rows", "trees", "what is said", "from memory", "Parquet to Parquet", "ratio"]
-    said = (
+    head = ["set", "rows", "trees", "what is asked", "from memory", "Parquet to Parquet", "ratio"]
+    text = (
         "Millions of rows x trees per second, one thread: median (least to greatest).\n\n"
         + table(head, lines)
     )
     for r in records:
         reported = ", ".join(f"{name} {100 * share:.0f} %" for name, share in r["shares"].items())
-        said += f"\n{r['set']}, {r['rows']} rows, {r['trees']} trees: {reported}; "
-        said += f"start and end of the cluster {r['start_seconds']:.1f} s.\n"
-    return said
+        text += f"\n{r['set']}, {r['rows']} rows, {r['trees']} trees: {reported}; "
+        text += f"start and end of the cluster {r['start_seconds']:.1f} s.\n"
+    return text
 
 
-def ratio_of(said: str) -> Callable[[Records], Number]:
+def ratio_of(asked: str) -> Callable[[Records], Number]:
     """Return what finds the rate from Parquet to Parquet over the rate in memory."""
 
     def find(records: Records) -> Number:
         record = records.only(set="covtype")
-        memory, parquet = (record["rates"][where][said] for where in ("memory", "parquet"))
+        memory, parquet = (record["rates"][where][asked] for where in ("memory", "parquet"))
         ratio = [own / other for own, other in zip(parquet, memory, strict=True)]
         return single([min(ratio), statistics.median(ratio), max(ratio)], ".2f", record)
 

@@ -40,7 +40,7 @@ def require(package: str, extra: str, purpose: str) -> None:
 def load(module: str, name: str) -> Any:
     """Return an object of a module, which is imported for it.
 
-    What is loaded stays: to look for garbage in it would take up to a third of the time.
+    What is loaded stays: looking for garbage in it would only take time.
     """
     collects = gc.isenabled()
     gc.disable()

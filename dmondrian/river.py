@@ -1,6 +1,6 @@
 """Estimators with the interface of river: one row, as a dict by feature name, at a time.
 
-Relies on river (the extra `river`) and on the estimators, which take a row in microseconds.
+Relies on river (the extra `river`) and on the estimators, which take rows one by one.
 Promises that what is learned does not depend on the order of the features in a dict, and that
 features that come after the first row are named in ``unknown_features``, not silently dropped.
 
@@ -28,7 +28,7 @@ from river import base  # noqa: E402 - after the error that names the extra
 
 
 class _OneByOne:
-    """What classifiers and regressors share: names of features, and rows of numbers."""
+    """Common part of models for river: names of features, and rows of numbers."""
 
     def __init__(self, estimator: Any, missing: float = 0.0) -> None:
         self.estimator = estimator

@@ -72,7 +72,7 @@ THINGS = dict(public())
 def test_each_parameter_is_documented(name: str) -> None:
     thing = THINGS[name]
     doc = inspect.getdoc(thing) or ""
-    assert doc, f"{name} says nothing of itself"
+    assert doc, f"{name} has no description"
     reported = documented(doc, "Attributes" if dataclasses.is_dataclass(thing) else "Parameters")
     if not ELSEWHERE.search(doc):
         missing = [name for name in parameters(thing) if name not in reported]

@@ -1,4 +1,4 @@
-"""The package says to type checkers that it has types; `.ci/run` checks a user's program."""
+"""Type checkers see that the package has types; `.ci/run` checks a user's program."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def difference(own: Sequence[float], other: Sequence[float]) -> Difference | Non
     """Return how far the losses of one learner are above those of another, block by block.
 
     The interval is Student's, of the paired differences. Blocks that follow a change are not
-    draws of one law: it says how far the difference is one of all parts of the stream, and not of
+    draws of one law: it shows how far the difference is one of all parts of the stream, and not of
     a few. None with fewer than two blocks.
     """
     each = np.subtract(own, other)

@@ -1,7 +1,7 @@
 """The page of the benchmark of drift: tables of losses, differences to the best peer, aims.
 
 Everything on it is computed from records, the verdicts too; an aim whose records are not there
-says what it lacks.
+names what it lacks.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import datasets
 
-ROWS = 20_000  # most rows of a stream, unless it says otherwise
+ROWS = 20_000  # most rows of a stream, unless it has its own
 QUARTERS = 4
 Labelled = tuple[np.ndarray, np.ndarray]  # X [n, d], y [n]
 Concept = Callable[[np.random.Generator, int], Labelled]

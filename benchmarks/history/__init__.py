@@ -4,16 +4,16 @@ asv imports this package, from the checkout that it is run in, in an environment
 one commit of dmondrian is installed. What is measured is that commit, never the checkout: asv
 imports the package without its folder on ``sys.path``, and the checkout's root, which has a
 ``dmondrian`` of its own, must not get there. So `datasets` is loaded as a file, and
-`check_package` says no where the commit would not be what is measured.
+`check_package` refuses where the commit would not be what is measured.
 
-What it is good for: to see that a change cost a fifth or more, and which commit it was. Two commits
-of one package, measured in turns on a virtual machine, were within 6 % of each other in 25 of 28
-figures, six of them bytes, which have no noise; frozen trees, whose times differ more between
-processes than within one, were 33, 7 and 1 % off, and one save 15 %. Sets are cut to 20,000 rows,
-held-out ones included, whose trees lie in the caches more than those of `benchmarks.throughput`, so
-rates are not for quoting. Times are the processor's, so a disk that is waited for does not show;
-those of fresh processes are the wall clock's. The oldest commit whose forests can be saved,
-633ea55, can be measured in all but frozen trees.
+What it is good for: to see that a change cost clearly more, and which commit it was. Figures of
+bytes have no noise; those of frozen trees have most, since their times differ more between
+processes than within one: to see the noise of a machine, measure a commit against itself, in turns
+(``asv continuous COMMIT COMMIT``). Sets are cut, held-out ones included, so that their trees lie in
+the caches more than those of `benchmarks.throughput`: rates are not for quoting. Times are the
+processor's, so a disk that is waited for does not show; those of fresh processes are the wall
+clock's. The oldest commit whose forests can be saved, 633ea55, can be measured in all but frozen
+trees.
 
 ``DMONDRIAN_HISTORY=tiny`` runs everything on a few hundred rows, to see that it runs.
 

@@ -38,7 +38,7 @@ class Trained:
         return taken
 
 
-class Room(Trained):
+class NodeSize(Trained):
     """Bytes per node, spare memory included, and on disk all that is stored beside nodes."""
 
     params = (SETS, ("memory", "disk"))

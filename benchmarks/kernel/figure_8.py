@@ -3,7 +3,7 @@
 The sweep of this package cuts the partitions further and goes on from the values it has. Fourier
 features and binning are made anew for each lifetime tried: from 1 it is doubled or halved on the
 more promising side, then the bracket is halved (in logarithm). They are fitted as B16 fitted them,
-by stochastic gradient (scikit-learn's SGDRegressor, ten passes). Bins are told apart by their
+by stochastic gradient (scikit-learn's SGDRegressor, ten passes). Bins are distinguished by their
 hashes; with --compared once more by comparing rows of bins (numpy.unique along an axis), as one
 would write it first. All have as many entries per row, and the ridge of B16. Seconds are those of
 one processor, which others may share; the kernels are compiled before.
@@ -124,7 +124,7 @@ PAGE = Page(
     },
     sentences=(
         "In part: to come near its best error binning needs {compared} times as long as the sweep"
-        " where bins are compared column by column, but {hashed} times where they are told apart"
+        " where bins are compared column by column, but {hashed} times where they are distinguished"
         " by hashes, and Fourier features need {fourier} times as long.",
         "Both end at lower errors than the sweep, whose weights have two passes over the rows at"
         " each lifetime where theirs have ten; most of the sweep's time goes into drawing the"

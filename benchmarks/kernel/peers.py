@@ -30,7 +30,7 @@ class Split(NamedTuple):
     y_test: np.ndarray
 
     def error(self, predicted: np.ndarray) -> float:
-        """Return the error as B16 tells it: of the size of the labels, in per cent."""
+        """Return the error as B16 has it: of the size of the labels, in per cent."""
         misses = np.linalg.norm(predicted - self.y_test)
         return 100.0 * float(misses / np.linalg.norm(self.y_test))
 

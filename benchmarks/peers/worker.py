@@ -2,7 +2,7 @@
 
 Runs under the interpreter of the peer's own environment, so it relies on NumPy and the peer alone,
 asks for no more than Python 3.8 (scikit-garden's) and must be started as a file. It first runs once
-on a few rows, so that compilation is not timed, and says so with one line of JSON holding
+on a few rows, so that compilation is not timed, and shows it by one line of JSON holding
 ``warm_seconds``. Then it reads ``go`` lines from standard input; for each it runs on a few rows
 again, untimed, as memory that was made ready or another process may have emptied the processor's
 caches of its code. Then it fits a fresh model on the training rows, predicts the test rows and
@@ -46,7 +46,7 @@ def onelearn(args, n_classes):
 
 
 def dmondrian(args, n_classes):
-    """Models of this package, with its defaults unless ``--parameters`` says otherwise."""
+    """Models of this package, with its defaults but for ``--parameters``."""
     from dmondrian import AMFClassifier, AMFRegressor
 
     make = AMFClassifier if n_classes else AMFRegressor
@@ -454,8 +454,8 @@ def row_by_row(args, X, y, n_classes):
 def in_calls(args, X, y, n_classes):
     """Return what forests of this package forecast of all rows in one call, and seconds.
 
-    Forests that follow a stream say of each row what they would have said row by row, at their own
-    delay. The others' forecasts are those of settings that no first rows have chosen.
+    Forests that follow a stream forecast each row as they would row by row, at their own delay. The
+    others' forecasts are those of settings that no first rows have chosen.
     """
     if args.delay > 1 and not args.in_blocks:
         return late_in_calls(args, X, y, n_classes)

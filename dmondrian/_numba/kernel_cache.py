@@ -80,13 +80,13 @@ class KernelCache(caching.Cache):
             found = self._read(sig, target_context)
             if found is not None:
                 self._turn.close()
-            else:  # a tenth of the time would go into looking for garbage
+            else:  # what is compiled stays: looking for garbage in it would only take time
                 self._turn.callback(gc.set_threshold, *gc.get_threshold())
                 gc.set_threshold(200_000, 20, 100)
         return found
 
     def _read(self, sig: Any, target_context: Any) -> Any:
-        """Do what Numba's ``load_overload`` does, but for loading all that it could compile.
+        """Return a kernel read from the cache, or None; loads no parts of Numba but its memory's.
 
         That takes longer than the kernels themselves, which need its memory management alone;
         whoever compiles loads the rest.

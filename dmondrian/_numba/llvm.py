@@ -1,4 +1,4 @@
-"""What functions that write LLVM code themselves need of Numba and llvmlite."""
+"""Parts of Numba and llvmlite for functions that write LLVM code themselves."""
 
 from llvmlite import ir
 from numba.core import cgutils, types

@@ -18,6 +18,7 @@ MECHANISMS = {
     "simd": "vector instructions written in LLVM's language",
     "int16": "bounds of rounded columns take 16 bits",
     "bits": "bounds of columns of two values take two bits",
+    "huge_pages": "large arrays of nodes lie in pages of 2 MiB",
     "single_row": "one plain row goes past the conversion of its arguments",
     "flat": "flat copies of trees answer once they pay",
     "deltas": "checkpoints of large trees have the nodes alone that have changed",

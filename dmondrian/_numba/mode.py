@@ -1,4 +1,4 @@
-"""How kernels are compiled: by our own passes, or by Numba's public interface alone.
+"""The mode of compilation: our own passes, or Numba's public interface alone.
 
 ``DMONDRIAN_NUMBA_STOCK`` chooses, read when the package is imported. It changes no byte of a forest
 or of a prediction.

@@ -1,4 +1,4 @@
-"""What Numba compiles kernels with, and the parts that only kernels call.
+"""Numba's compiler with our own passes: for kernels, and for the parts that only kernels call.
 
 Relies on Numba's passes. A part is not optimised or assembled for itself. References are counted
 to nothing but the arrays that kernels make, and parts that may: a count for each array of each
@@ -70,7 +70,7 @@ class _KernelLibrary(JITCodeLibrary):
     """A kernel, which is kept without what it was assembled from.
 
     Numba keeps that for others that call it, and reads all of it again wherever the kernel is
-    loaded: a third of that time.
+    loaded, which takes time.
     """
 
     def serialize_using_object_code(self) -> tuple[str, str, tuple[bytes, bytes]]:
@@ -88,7 +88,7 @@ class KernelCompiler(CompilerBase):
     """For functions that Python calls."""
 
     def define_pipelines(self) -> list[Any]:
-        """Return the passes."""
+        """Return the passes that make a kernel."""
         state = self.state
         state.library = _KernelLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
@@ -105,7 +105,7 @@ class _PartLibrary(JITCodeLibrary):
     """
 
     def _optimize_final_module(self) -> None:
-        """Leave that to the kernels."""
+        """Do nothing: kernels are optimised with the parts that they call."""
 
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()

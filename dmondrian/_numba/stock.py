@@ -37,11 +37,11 @@ class _Announcing(event.Listener):
     """Listener that announces the first compilation of the process."""
 
     def on_start(self, event: Any) -> None:
-        """Announce it."""
+        """Announce the compilation that begins."""
         announce()
 
     def on_end(self, event: Any) -> None:
-        """Do nothing."""
+        """Do nothing: the end is not announced."""
 
 
 class _Kernel:
@@ -71,14 +71,14 @@ class _Kernel:
 
     @property
     def compiled(self) -> Any:
-        """Numba's dispatcher."""
+        """Numba's dispatcher, made when it is first used."""
         if self._compiled is None:
             self._compiled = self._declare()
         return self._compiled
 
     @property
     def stats(self) -> Any:
-        """What was found on disk and what was not, by signature."""
+        """Numbers of kernels found on disk, and of those that were not, by signature."""
         return self.compiled.stats
 
     @property

@@ -31,7 +31,7 @@ KEPT = 32
 
 @dataclass(frozen=True)
 class Work:
-    """What attempts at a run add up to."""
+    """Totals of the attempts at a run: their number, their time, their seconds of work."""
 
     began: float | None  # of the first one, seconds since 1970
     ended: float | None  # of the last one

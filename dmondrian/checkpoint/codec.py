@@ -84,7 +84,7 @@ Columns = list[Column]
 
 
 class Since(NamedTuple):
-    """What a difference is the difference from, and how many nodes its own state has."""
+    """The state that a difference is the difference from, and the nodes of the state itself."""
 
     digest: str  # of the blob of a whole state
     n_bytes: int  # of that blob
@@ -98,7 +98,7 @@ class Since(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What a blob has."""
+    """The content of a blob: header and trees."""
 
     header: dict[str, Any]
     trees: list[dict[str, Array]]  # of a difference only nodes that have changed
@@ -181,7 +181,7 @@ def encode_forest(
 def decode_forest(
     data: bytes, *, name: str = "the forest's bytes", max_bytes: int | None = None
 ) -> tuple[dict[str, Any], list[dict[str, np.ndarray[Any, Any]]]]:
-    """Read what `encode_forest` wrote.
+    """Return header and trees of a blob that `encode_forest` wrote.
 
     Parameters
     ----------

@@ -55,13 +55,13 @@ class Base:
 
     @property
     def blob(self) -> tuple[str, int]:
-        """Its digest and bytes."""
+        """Digest and number of bytes of the blob."""
         return self.digest, self.n_bytes
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A state as bytes."""
+    """A state encoded for a blob, and what it is a difference from."""
 
     data: bytes
     base: Base | None  # what it is the difference from; None of a whole state

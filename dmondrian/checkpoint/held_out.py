@@ -66,7 +66,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class HeldOutRecord:
-    """What is known of the checkpoints of a run on its held-out data.
+    """Metrics of a run's checkpoints on its held-out data.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a run's members forecast, row by row, kept beside its checkpoints: for members added later.
+"""Forecasts of a run's members, row by row, kept beside its checkpoints for members added later.
 
 The guard of a forest that follows its stream learns from the forecasts of all members
 (:mod:`dmondrian.drift.guard`), summed as whole numbers. A run keeps these sums, so that members
@@ -46,7 +46,7 @@ Shares = dict[int, np.ndarray]
 
 
 class Piece(NamedTuple):
-    """What members forecast of some rows."""
+    """Forecasts of members for consecutive rows."""
 
     start: int  # row of positive weight
     shares: Shares
@@ -250,7 +250,7 @@ class KeptShares:
         return np.concatenate(found)
 
     def check(self) -> None:
-        """Read all pieces.
+        """Check all pieces by reading them.
 
         Raises
         ------

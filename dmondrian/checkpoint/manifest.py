@@ -50,7 +50,7 @@ class Manifest:
 
     @property
     def state(self) -> tuple[int, str | None, dict[int, str]]:
-        """What makes two manifests the same state: not the way that led there."""
+        """The content that makes two manifests the same state, without the way that led there."""
         return self.position, self.plan, {n: s["digest"] for n, s in self.shards.items()}
 
     @property

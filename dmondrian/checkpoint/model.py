@@ -34,7 +34,7 @@ COMPLETE = "is_complete"  # another: whoever asks a forest that follows knows al
 
 @dataclass(frozen=True)
 class Trees:
-    """What is known of a model's trees without reading them.
+    """Facts about a model's trees that need no reading of them.
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ from dmondrian.errors import CorruptError, NotFoundError, ParameterError
 
 @dataclass(frozen=True)
 class Pruned:
-    """What was deleted of a run or part, or would be."""
+    """Checkpoints and bytes that were deleted of a run or part, or would be."""
 
     url: str
     positions: list[int]  # of manifests

@@ -284,7 +284,7 @@ class Run:
         try:
             self.store.put_same(manifest.name, manifest.to_bytes())
         except FencedError as error:
-            return self._settle(manifest, error)
+            return self._resolve_race(manifest, error)
         return manifest
 
     def manifests(self) -> list[int]:
@@ -383,7 +383,7 @@ class Run:
         """Return what all attempts that ended add up to; None where none is noted."""
         return work_of(self.store)
 
-    def _settle(self, own: Manifest, error: FencedError) -> Manifest:
+    def _resolve_race(self, own: Manifest, error: FencedError) -> Manifest:
         try:
             there = self.manifest(own.position)
         except CorruptError:

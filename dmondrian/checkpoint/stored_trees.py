@@ -41,7 +41,7 @@ class Blob:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """What a manifest has of it."""
+        """Entry of the state in a manifest."""
         return shard_entry((self.digest, self.n_bytes), self.base)
 
 

@@ -48,7 +48,7 @@ _LINK = re.compile(rf"{FOLDER}/([0-9]{{6,18}})\.json")
 
 
 class _Link(NamedTuple):
-    """What a link has; it may be anything."""
+    """Content of a link between plans, unchecked: it may be anything."""
 
     tag: str
     plan: Any

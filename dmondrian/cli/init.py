@@ -198,7 +198,7 @@ def _drift_lines(algorithm: str) -> list[str]:
     if algorithm not in ("amf-classifier", "amf-regressor"):
         return []
     return [
-        '# drift = "follow" # where the world changes along the rows: several times the time',
+        '# drift = "follow" # where the world changes along the rows; takes much longer',
         "# delay = 1 # with it: rows that are predicted before the first of their labels is known",
         '# experts = ["mondrian", "boosted"] # with it: mixes boosted trees, too',
     ]

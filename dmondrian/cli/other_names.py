@@ -1,4 +1,4 @@
-"""What other libraries call the keys and algorithms of a job file, for "did you mean".
+"""Names of keys and algorithms in other libraries, for "did you mean" in errors of job files.
 
 Relies on nothing. Promises that no name here is one of ours.
 """

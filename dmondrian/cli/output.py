@@ -1,4 +1,4 @@
-"""What a command writes: results to stdout, progress and notes to stderr.
+"""Output of a command: results to stdout, progress and notes to stderr.
 
 With ``--json`` stdout carries one JSON object per line, each with an ``event``, and nothing else;
 without it stdout carries text for people. On a terminal progress is a bar that is redrawn;

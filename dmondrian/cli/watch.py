@@ -151,7 +151,7 @@ class _Watch:
 
     @property
     def outcome(self) -> str:
-        """What the last holder wrote of its end; "lost" where it wrote nothing."""
+        """The end that the last holder wrote; "lost" where it wrote none."""
         beat = self.holder.beat if self.holder is not None and self.holder.has_ended else None
         return str((beat or {}).get("outcome") or "lost")
 

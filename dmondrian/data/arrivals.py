@@ -35,7 +35,7 @@ State = tuple[int, str]  # size and stamp of a file
 
 @dataclass(frozen=True)
 class Arrived:
-    """What a source has at one time."""
+    """Files that a source has at one time."""
 
     files: dict[str, State]  # whole files by uri; those of tables are not among them
     tables: dict[str, int]  # version of each table

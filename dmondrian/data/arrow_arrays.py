@@ -1,8 +1,8 @@
 """Arrow arrays of NumPy arrays and of texts, and back, without importing pandas.
 
 `pa.array` and `to_numpy` look whether what they are given is of pandas, and import it for that
-where it is installed: a quarter of a second and 36 MB of each command and of each worker process,
-most of which need no pandas.
+where it is installed: time and memory of each command and of each worker process, most of which
+need no pandas.
 
 Promises the arrays that these two make of the same values.
 """

@@ -1,4 +1,4 @@
-"""What a job asks of its data, beside what a run's first plan was made with.
+"""Options that a job asks of its data, beside those a run's first plan was made with.
 
 Relies on the options that a plan notes, and for plans of earlier versions, which noted none, on
 their schema. Promises that a run is recognised without reading the data that it began with, which

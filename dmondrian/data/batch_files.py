@@ -90,7 +90,7 @@ def _is_item(item: Any) -> bool:
 
 @dataclass
 class _State:
-    """What was written."""
+    """State of the files that were written."""
 
     position: Position
     chain: str = ""  # digest of all rows, by the files that they were written to

@@ -1,9 +1,9 @@
 """Blocks of a stream as columns: a sequence whose items are made when they are asked for.
 
 A stream that is followed has a block for each file that ever came, and they are parsed, continued
-and compared at each look. As columns a block takes about a hundred bytes and the length of its
-file's name; as objects it takes ten times that, which a process that runs for months would hold,
-and leave behind as holes in its heap.
+and compared at each look. As columns a block takes little more than its file's name; as objects it
+takes many times that, which a process that runs for months would hold, and leave behind as holes in
+its heap.
 
 Relies on NumPy and Arrow arrays that nobody changes. Promises that the items are those that the
 table was made of, in their order; that equal sequences are equal, whatever they are made of; and
@@ -54,7 +54,7 @@ class Block:
 
 @dataclass(frozen=True)
 class FileColumns:
-    """What blocks have of their files: a row for each file.
+    """Columns about the files of blocks: a row for each file.
 
     Attributes
     ----------
@@ -280,7 +280,7 @@ class BlockTable(Sequence[Block]):
         return hash((len(self), self[-1] if len(self) else None))
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Return the sequence in one line of text."""
         return f"BlockTable({len(self):,} blocks, {self.n_files:,} files)"
 
 

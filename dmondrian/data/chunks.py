@@ -49,11 +49,11 @@ class Rows(Protocol):
 
     @property
     def position(self) -> int:
-        """Number of its first row."""
+        """Number of the first row of the chunk."""
 
     @property
     def rows(self) -> int:
-        """Number of its rows."""
+        """Number of rows in the chunk."""
 
 
 @dataclass(frozen=True, slots=True)

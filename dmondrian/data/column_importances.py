@@ -1,4 +1,4 @@
-"""What the splits on each column of a model are worth, of what its checkpoint notes.
+"""Importances of a model's columns: the worth of splits on each, as its checkpoint notes them.
 
 Relies on sums that checkpoints keep by feature: no tree is read. Promises words where there are
 none.

@@ -1,4 +1,4 @@
-"""How many first rows two streams have in common.
+"""The number of first rows that two streams have in common.
 
 Relies on their plans. Promises never to take other rows for the same: files are the same where
 their fingerprints agree; where a plan of an earlier version has none, where name, size and time of

@@ -57,7 +57,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Footer:
-    """One file's footer."""
+    """The footer of one Parquet file: its types, row groups and statistics."""
 
     file: SourceFile
     types: Mapping[str, pa.DataType]  # of top-level columns; repeated names are dropped

@@ -345,7 +345,7 @@ def _is_newer(table: IcebergTable, oldest: list[int], version: int) -> bool:
 
 @dataclass
 class _Step:
-    """What a snapshot did to files."""
+    """Changes of files by one snapshot."""
 
     snapshot: Any
     adds: dict[str, Entry]

@@ -87,7 +87,7 @@ _EPOCH, _SPAN = 10**18, 10**17  # nanoseconds since 1970: of 2001, and three yea
 
 @dataclass(frozen=True)
 class _Identity:
-    """What tells a file of the data from others."""
+    """Attributes that distinguish a file of the data from others."""
 
     uri: str
     size: int
@@ -614,7 +614,7 @@ class LaggedFiles:
 
 
 class _Sizes:
-    """Bytes that were written."""
+    """Counter of the bytes that were written."""
 
     def __init__(self) -> None:
         self.all, self.of_lags = 0, 0

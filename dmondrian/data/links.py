@@ -19,7 +19,7 @@ _FETCHERS = {"/annex/objects/": "git annex get", "/.dvc/cache/": "dvc pull"}
 
 @dataclass(frozen=True)
 class Link:
-    """A symbolic link."""
+    """A symbolic link on the way to a path, and its target."""
 
     path: str
     target: str  # as written in the link

@@ -1,4 +1,4 @@
-"""How many values of each column are missing, of the rows that a run has read.
+"""Counts of missing values in each column, of the rows that a run has read.
 
 Relies on encoded rows and on the counts of a run's events, which it adds to. Promises exact shares
 of the rows that were counted, and none of columns that were not.

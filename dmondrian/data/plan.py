@@ -503,7 +503,7 @@ def _row(block: Block, origins: Mapping[str, tuple[str, str]]) -> list[Any]:
 
 
 def _stored_columns(rows: Sequence[Sequence[Any]], fields: pa.Schema) -> pa.RecordBatch:
-    """Return rows as columns."""
+    """Return rows as columns of a stored plan."""
     columns = [column_of([row[i] for row in rows], kind) for i, kind in enumerate(fields.types)]
     return pa.RecordBatch.from_arrays(columns, schema=fields)
 

@@ -199,7 +199,7 @@ class Scan(Protocol):
 
 @dataclass(frozen=True)
 class _Part:
-    """A row group."""
+    """A row group that is scanned."""
 
     footer: Footer
     group: int

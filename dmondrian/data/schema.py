@@ -173,7 +173,7 @@ class Schema:
 
     @property
     def weight_in_words(self) -> str:
-        """What weights of rows are by."""
+        """Description of where weights of rows come from, for people."""
         parts = [] if self.weight is None else [repr(self.weight)]
         return " and ".join(parts if self.class_weight is None else [*parts, "class_weight"])
 

@@ -65,7 +65,7 @@ class SourceFile:
 
     @property
     def version(self) -> Version:
-        """Its version."""
+        """Version of the file: its size, stamp and time of change."""
         return Version(self.size, self.stamp, self.changed)
 
     def opened(self, file: pa.NativeFile, fingerprint: str) -> SourceFile:

@@ -6,7 +6,7 @@ stores them as; nulls, NaN and infinities are counted and the first is located.
 A target looks sorted when neighbouring rows agree far more often than rows in random order would:
 for classes, fewer than `FEW_CHANGES` of the changes of label expected from the class frequencies;
 for numbers, when more than `ONE_WAY` of all moves between neighbours go the same way. Series in
-time order change slowly but well above these limits (electricity: 30 % of the expected changes).
+time order change slowly but well above these limits.
 
 Row groups look pure when rows of one row group agree far more often than rows of any: for classes,
 fewer than half of the differences expected from the class frequencies; for numbers, where most row

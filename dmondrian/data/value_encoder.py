@@ -32,7 +32,7 @@ _NULL = type(None)
 
 
 class ValueEncoder:
-    """How Python values of columns become features of a schema.
+    """Encoder of Python values of columns into features of a schema.
 
     Parameters
     ----------

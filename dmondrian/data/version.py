@@ -18,7 +18,7 @@ _PRECISIONS = (_SECOND, 1_000_000, 1_000)
 
 @dataclass(frozen=True)
 class Version:
-    """Version of a file."""
+    """Version of a file, by which a changed file is recognised."""
 
     size: int  # bytes
     stamp: str  # ETag, or else the modification time in nanoseconds since 1970

@@ -186,7 +186,7 @@ class PrecisionRecallDisplay(_OfClasses):
 
 
 class ReliabilityDisplay(_OfClasses):
-    """How often forecasts are right, by how sure they are.
+    """Shares of right forecasts against their confidence.
 
     Parameters
     ----------

@@ -138,7 +138,7 @@ class ForecastErrorDisplay(OutcomesDisplay):
 
 
 class CoverageDisplay(OutcomesDisplay):
-    """How many labels lie below quantiles, or within intervals, against how many should.
+    """Shares of labels below quantiles, or within intervals, against the shares that should be.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What pictures of forecasts and labels are made of: the sums that a run keeps, and reports draw.
+"""Sums of forecasts and labels that pictures are drawn from: those a run keeps, and reports draw.
 
 Relies on :class:`dmondrian.distributed.metrics.error_histogram.Outcomes`. Promises the same numbers
 as `dmondrian report` has of a run; of arrays those of a run that forecast the same.

@@ -71,7 +71,7 @@ _TICK = 0.1  # seconds between two looks whether it is asked to end
 
 @dataclass(frozen=True)
 class Learned:
-    """What one look at the data brought.
+    """Result of one look at the data.
 
     Attributes
     ----------

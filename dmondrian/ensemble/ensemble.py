@@ -92,7 +92,7 @@ class Ensemble:
 
     @property
     def parameters(self) -> ForestParameters:
-        """What the trees are made by. A later lifetime or selection may be set."""
+        """Parameters of the trees. A later lifetime or selection may be set."""
         return self.predictor.parameters
 
     @parameters.setter

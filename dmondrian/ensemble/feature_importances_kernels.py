@@ -1,4 +1,4 @@
-"""What the splits on each feature are worth, by the statistics of the nodes alone.
+"""Importances of features: the worth of splits on each, by the statistics of the nodes alone.
 
 Shapes: m nodes, d features.
 """

@@ -62,7 +62,7 @@ class LifetimePath(NamedTuple):
 
     @property
     def objective(self) -> np.ndarray:
-        """What the choice minimises, float64 [T, L]."""
+        """Objective of the choice, float64 [T, L], which is minimised."""
         return self.risks + self.penalty[:, None] * self.lifetimes
 
 

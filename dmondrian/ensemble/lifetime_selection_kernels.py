@@ -1,4 +1,4 @@
-"""What every node forecasts, and the loss of its rows under that.
+"""Forecasts of every node, and the loss of its rows under them.
 
 Shapes: m nodes, k outputs.
 """

@@ -54,7 +54,7 @@ class Output(NamedTuple):
 
 
 class Predictor:
-    """What the trees of a store predict, as they are now.
+    """Predictions of the trees of a store, as they are now.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class Predictor:
 
     @property
     def sample_output(self) -> Output:
-        """What trees are asked for of rows that calibrations are fitted to."""
+        """Output that trees are asked for, of rows that calibrations are fitted to."""
         return self._label_output if self.parameters.gives_label_variance else self.output
 
     @property

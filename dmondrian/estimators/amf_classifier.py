@@ -90,7 +90,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         are, which is better where they are asked for far ahead on a stream that drifts. See Notes.
     drift : {"follow"} or None, default=None
         None never forgets. "follow" surrounds each tree with trees of all ages, mixed by what
-        they forecast of late; see Notes. It takes several times as long, and settings
+        they forecast of late; see Notes. It takes much longer, and settings
         that are "auto" are not chosen from the first rows: ``alpha`` is 0.5 / K, columns have no
         scales but those that young trees find for themselves, and no units.
     delay : int or str, default=1

@@ -122,7 +122,7 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
 
     @property
     def n_estimators(self) -> int:  # type: ignore[override]  # the forest's word for n_components
-        """Partitions."""
+        """Number of partitions."""
         return self.n_components
 
     def _forest_parameters(self, n_features: int, n_classes: int = 0) -> ForestParameters:
@@ -182,7 +182,7 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
     @property
     @in_one_state
     def n_columns_(self) -> int:
-        """Columns so far."""
+        """Number of columns so far."""
         return n_columns(self._fitted_forest())
 
     @property

@@ -28,7 +28,7 @@ _SHORT, _LONG = 0.01, 0.04  # of the budget: parts that take less are doubled, m
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """How long a fit may go on learning, and when it began."""
+    """Time that a fit may go on learning, and when it began."""
 
     seconds: float
     began: float

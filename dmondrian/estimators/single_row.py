@@ -1,10 +1,10 @@
-"""One row alone: learned and predicted in microseconds, without scikit-learn's validation.
+"""One row alone: learned and predicted without scikit-learn's validation of arguments.
 
-Validation takes a hundred times as long as one row takes to be learned; and Numba looks at the type
-of every argument of every call, which takes longer than ten trees take to learn a row. Here a row
-passes by both: the same kernels are called with the same arguments each time, and the row is copied
-to where they read it. What passes here passes there with the same result; every other row is left,
-before anything is changed, to the general way with its messages.
+Validation takes far longer than a row takes to be learned, and so does Numba's look at the type of
+every argument of every call (``benchmarks/reports/mechanisms.md``). Here a row passes by both: the
+same kernels are called with the same arguments each time, and the row is copied to where they read
+it. What passes here passes there with the same result; every other row is left, before anything is
+changed, to the general way with its messages.
 
 A row passes if all of these hold. Next to each is where it is looked at.
 
@@ -25,8 +25,8 @@ Of the forest         trees that are whole; to learn, the boxes' encoding is cho
                       to be found out from all nodes (:meth:`SingleRow._can_predict`)
 Of the row            finite (but for missing values, if they are encoded: :func:`_as_seen`),
                       within the cube, and as boxes are encoded
-                      (:func:`dmondrian.estimators.single_row_kernels.admit`); a label that is known
-                      and not extremely large (:meth:`SingleRow.learn`)
+                      (:func:`dmondrian.estimators.single_row_kernels.convert_row`); a label that
+                      is known and not extremely large (:meth:`SingleRow.learn`)
 ====================  ============================================================================
 
 Shapes: n rows, d features, k outputs, T trees.
@@ -48,7 +48,7 @@ from dmondrian.ensemble.predictor.predictor import key_of
 from dmondrian.ensemble.predictor.predictor_kernels import predict_frozen_alone
 from dmondrian.estimators.missing_values import ENCODE, encoded_row
 from dmondrian.estimators.one_state import one_state
-from dmondrian.estimators.single_row_kernels import admit
+from dmondrian.estimators.single_row_kernels import convert_row
 from dmondrian.forest.forest import Forest
 from dmondrian.prequential.stream_sample import rows_until_sampled
 from dmondrian.tree import nodes
@@ -175,7 +175,7 @@ class _Row:
         self._shape = 1, d
         self._narrow, self._wide = np.zeros((1, d), np.float32), np.zeros((1, d))
         self._arguments = (self._narrow, *how), (self._wide, *how)
-        self._entries = tuple(entry_of(admit, given) for given in self._arguments)
+        self._entries = tuple(entry_of(convert_row, given) for given in self._arguments)
         self._is_narrow = True
 
     @property
@@ -278,7 +278,7 @@ class _Learn(_Call):
 
 
 class _LearnSampled(_Learn):
-    """The same, of a row that each tree forecasts before, and what it makes of the calibration.
+    """Learning of a row that each tree forecasts before, for the calibration.
 
     The row stands for as many as there are trees: each answers the next question of all, once. A
     tree of the range that lacks capacity for the row has not answered yet.
@@ -469,7 +469,7 @@ class SingleRow:
 
 
 class _Begun(NamedTuple):
-    """What was looked up in a fitted estimator, so that one row more need not do it again."""
+    """Facts about a fitted estimator, looked up once for all rows until one of them changes."""
 
     read: Callable[[dict[str, Any]], tuple[Any, ...]]  # attributes that must not have changed
     values: tuple[Any, ...]  # what they were
@@ -479,7 +479,7 @@ class _Begun(NamedTuple):
 
     @classmethod
     def of(cls, estimator: Any) -> _Begun:
-        """Look it up."""
+        """Return the facts about a fitted estimator."""
         own, begun_with = estimator.__dict__, estimator._begun_with
         scales = begun_with.get("feature_scales")
         given = scales if isinstance(scales, list) else None
@@ -599,7 +599,7 @@ def learn_single_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> boo
 
 
 def row_by_row(partial_fit: _Method) -> _Method:
-    """Let one plain row pass by a ``partial_fit`` that takes microseconds to be entered."""
+    """Let one plain row pass by a ``partial_fit`` that takes long to be entered."""
 
     @functools.wraps(partial_fit)
     def learn(self: Any, X: Any, y: Any, *given: Any, **named: Any) -> Any:

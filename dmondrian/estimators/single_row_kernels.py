@@ -13,7 +13,7 @@ from dmondrian.tree.quantization import rounded
 
 
 @kernel
-def admit(raw, scales, units, in_cube, columns, rows):
+def convert_row(raw, scales, units, in_cube, columns, rows):
     """Write the only row of ``raw`` to ``rows``; return whether it can be learned as it is.
 
     It cannot, and ``rows`` means nothing, if a value is not finite as float32 or times its scale,

@@ -32,7 +32,7 @@ from dmondrian.uncertainty.temperature_scaling_kernels import FLOOR
 
 _BEGINS = "/* A forest of dmondrian"
 _KIND = "a forest as C source", _BEGINS.encode()
-LARGEST_FILE = 2**28  # bytes; a compiler takes some ten times as much memory
+LARGEST_FILE = 2**28  # bytes; a compiler takes several times as much memory
 _BYTES_OF_NODE, _BYTES_OF_VALUE = 32, 24  # at most, as text
 _PER_LINE = 8  # nodes or numbers
 _RESPONSES = {

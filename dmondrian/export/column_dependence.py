@@ -1,4 +1,4 @@
-"""How forecasts of a run depend on its columns: partial dependence, from the trees.
+"""Partial dependence of a run's forecasts on its columns, from the trees.
 
 Beside it stand where rows lie on each, and which pairs of columns act together.
 
@@ -62,7 +62,7 @@ class Pair(NamedTuple):
 
 
 class Dependences(NamedTuple):
-    """What is found of the most important columns."""
+    """Partial dependence on the most important columns."""
 
     columns: list[Dependence]
     pairs: list[Pair]  # the largest first

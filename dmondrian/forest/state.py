@@ -1,4 +1,4 @@
-"""What a stored forest must look like before a kernel may see it.
+"""Checks of a stored forest before a kernel may see it.
 
 A state comes from outside: kernels index without bounds checks, so every link, feature
 and number is checked here first. Floats that JSON cannot hold travel as strings.

@@ -50,7 +50,7 @@ from dmondrian.tree.policies import (
     parting,
     reads_boxes,
 )
-from dmondrian.tree.prefetch import N_NOTED, Way, newest_since
+from dmondrian.tree.prefetch import N_NOTED, CachedPath, newest_since
 from dmondrian.tree.split import insert_parent, open_leaf, threshold_between
 
 _SLACK = 1.0 + 2.0**-30  # more than roundings could take away
@@ -104,11 +104,11 @@ def first_outside(tree, hint, x):
     """
     root = np.int64(tree.head_i[ROOT])
     leaf = np.int64(hint.leaf) if hint.leaf >= 0 else leaf_of(tree, root, x)
-    way = Way(hint.nodes, min(hint.depth - 1, N_NOTED))
+    way = CachedPath(hint.nodes, min(hint.depth - 1, N_NOTED))
     found, turn, end = climb(tree, leaf, newest_since(tree, hint), x, way)
     if turn < 0:
         return found, end, hint.depth - (end - tree.n_features)
-    way = Way(hint.nodes, 0)
+    way = CachedPath(hint.nodes, 0)
     found, turn, end = climb(tree, leaf_of(tree, turn, x), tree.head_i[N_NODES], x, way)
     return found, end, np.int64(0)
 
@@ -171,7 +171,7 @@ def grow_range(growth, stat, rule, tree, x, y, key, hint):
 def parting_range(growth, tree, leaf, x):
     if not growth.expected:
         return np.int64(-1)
-    way = Way(tree.i[0], 0)  # no node is noted
+    way = CachedPath(tree.i[0], 0)  # no node is noted
     found, _, _ = climb(tree, leaf, tree.head_i[N_NODES], x, way)
     return max(found, np.int64(-1))
 

@@ -1,4 +1,4 @@
-"""How trees whose cells are fitted jointly learn rows: exactly, by batches, or columns alone.
+"""Learning of trees whose cells are fitted jointly: exactly, by batches, or columns alone.
 
 Relies on :mod:`dmondrian.joint_fit.ridge` and :mod:`dmondrian.joint_fit.minibatch`. Promises that
 the cuts between calls change nothing; "auto" turns from one to the other at a row that the rows

@@ -42,7 +42,7 @@ NO_SPREAD = Spread(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(1))
 
 
 class KernelPath(NamedTuple):
-    """What fits at many lifetimes are worth, and what was chosen by them.
+    """Worth of fits at many lifetimes, and the choice made by them.
 
     A fit is that of lifetimes from its own to the next one.
     """

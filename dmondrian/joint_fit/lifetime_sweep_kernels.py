@@ -49,7 +49,7 @@ class Cuts(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What is known of the columns there are; written by the sweep."""
+    """Sums, factor and values of the columns there are; written by the sweep."""
 
     factor: np.ndarray  # float64 [C, C] for up to C columns
     node_at: np.ndarray  # int64 [C], node of a column
@@ -62,7 +62,7 @@ class Fit(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """What is fitted, and whose errors are measured."""
+    """Labels that are fitted, and those whose errors are measured."""
 
     targets: np.ndarray  # float64 [n, k], less their mean
     weights: np.ndarray  # float64 [n]
@@ -370,8 +370,8 @@ def note(fit, c, stage, is_new, labels, ridge, is_joint, measures):
 
 
 @inline
-def settle(fit, v, ridge):
-    """Write the value of a cell that is fitted for itself."""
+def fit_alone(fit, v, ridge):
+    """Write the values of a cell that is fitted alone: its mean, shrunk by the ridge."""
     for j in range(fit.values.shape[0]):
         fit.values[j, v] = fit.sums[1 + j, v] / (fit.sums[0, v] + ridge)
 
@@ -402,9 +402,9 @@ def divide(cuts, fit, c, v, labels, ridge, is_joint):
     at_left, at_right = fit.sums[0, left] > 0.0, fit.sums[0, right] > 0.0
     if not is_joint:
         if at_left:
-            settle(fit, left, ridge)
+            fit_alone(fit, left, ridge)
         if at_right:
-            settle(fit, right, ridge)
+            fit_alone(fit, right, ridge)
     elif at_left and at_right:
         close_column(fit, c, v)
         open_column(cuts, fit, c - 1, left, labels.weights, ridge)
@@ -438,7 +438,7 @@ def sweep(cuts, fit, labels, ridge, is_joint, measures, average, spread):
         if is_joint:
             open_column(cuts, fit, c, cuts.roots[t], labels.weights, ridge)
         else:
-            settle(fit, cuts.roots[t], ridge)
+            fit_alone(fit, cuts.roots[t], ridge)
         c += 1
     note(fit, c, 0, True, labels, ridge, is_joint, measures)
     if is_averaged:

@@ -28,7 +28,7 @@ def first_lifetime(X: np.ndarray, end: float) -> float:
 
 
 class Finest(NamedTuple):
-    """What is left of rows that were learned: the finest cells that hold them."""
+    """The finest cells that hold rows which were learned."""
 
     pairs: np.ndarray  # float64 [p, p], weights of the rows that are in two of them, symmetric
     cells: np.ndarray  # int64 [2, p], tree and node of each

@@ -1,4 +1,4 @@
-"""How far ahead of learning rows are forecast: kinds of forests, in words, and slices of rows.
+"""The lag of forecasts behind learning: kinds of forests, in words, and slices of rows.
 
 Each tree forecasts a row just before it learns it (:mod:`dmondrian.prequential.forecasts`). Three
 kinds of forest cannot do that at the price of a way through a tree:

@@ -141,7 +141,7 @@ class RunningSum:
 
     @property
     def whole(self) -> Summed:
-        """What was added; there was something."""
+        """Sum of all that was added; there was something."""
         assert self._whole is not None  # see above
         return self._whole
 
@@ -192,7 +192,7 @@ class _Collector:
         return self._rows, np.repeat(each, len(self._rows), axis=1)
 
     def take(self, t: int, answers: np.ndarray, known: np.ndarray) -> None:
-        """Take the answers of a tree, from any thread."""
+        """Store the answers of a tree, from any thread."""
         at = self._found[self._mine] - self._rows[0]
         sampled = self._ensemble.whole(t, answers[at], known[at]) if self._samples else None
         if self._is_whole:

@@ -1,4 +1,4 @@
-"""What differs between runs, and which forecast better, where that can be known.
+"""Differences between runs, and which forecast better, where that can be known.
 
 Relies on :mod:`dmondrian.report.facts`. Promises to call a run better only where the metrics are of
 the same rows, with the same target and weights, forecast equally far ahead; else the reason stands

@@ -29,7 +29,7 @@ _MOST_PEEKED = 40  # checkpoints whose sizes are read
 
 @dataclass
 class Facts:
-    """What is stored of a run."""
+    """Everything that a report shows of a stored run."""
 
     url: str
     run_json: Mapping[str, Any]

@@ -26,7 +26,7 @@ CLASS_HEAD = ("class", "share", "precision", "recall", "F1", "ROC AUC", "average
 
 
 class ClassFigures(NamedTuple):
-    """What is shown of classes."""
+    """Figures, table and notes about forecasts of classes."""
 
     figures: list[Figure]
     table: list[tuple[str, ...]]

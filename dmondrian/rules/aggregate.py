@@ -50,7 +50,7 @@ from dmondrian.tree.scaled_float import (
 )
 from dmondrian.tree.simd.exp import write_exponentials
 
-_AT_ONCE = 64  # nodes whose exponentials are taken together, whole lots of 8
+_AT_ONCE = 64  # nodes whose exponentials are taken together, a multiple of 8
 
 
 class Aggregate(NamedTuple):

@@ -34,7 +34,7 @@ from dmondrian.tree.policies import (
 
 
 class Cells(NamedTuple):
-    """The cells' Gaussians."""
+    """Gaussian distributions of cells."""
 
     is_listed: bool  # always True
 

@@ -40,7 +40,7 @@ class BodyError(DataError):
 
 @dataclass(frozen=True)
 class Ask:
-    """What a request asks for.
+    """Content of a request: rows, and what is asked of them.
 
     Attributes
     ----------
@@ -301,7 +301,7 @@ def _follow(data: bytes, table: int, number: int | None = None) -> int:
 
 
 class ColumnReader:
-    """How the values of JSON become columns of a model.
+    """Reader of JSON values as columns of a model.
 
     Parameters
     ----------

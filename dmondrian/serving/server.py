@@ -49,7 +49,7 @@ as many."""
 
 @dataclass(frozen=True)
 class Options:
-    """How a model is served.
+    """Options of a server.
 
     Attributes
     ----------

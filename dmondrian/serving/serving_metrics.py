@@ -16,7 +16,7 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 10_000, 100_000)
 
 
 class ServingMetrics:
-    """What a server counts."""
+    """Counters of a server, for Prometheus."""
 
     def __init__(self) -> None:
         self._registry: Any = None

@@ -21,7 +21,7 @@ class KeyedError(DMondrianError):
 
 
 class WaitingKeys:
-    """Rows by key.
+    """Rows that wait for their labels, by key.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class WaitingKeys:
         self._bound()
 
     def _bound(self) -> None:
-        """Give the oldest up."""
+        """Give up the oldest rows beyond the bound."""
         while len(self._waiting) > self._most:
             del self._waiting[next(iter(self._waiting))]
             self.given_up += 1

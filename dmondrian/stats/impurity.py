@@ -1,4 +1,4 @@
-"""How mixed classes are, and what a split gains, from numbers that are kept as rows come.
+"""Impurity of classes, and what a split gains, from numbers that are kept as rows come.
 
 With n_c rows of class c among n, entropy and Gini impurity are of the form (F(n) - sum_c f(n_c)) /
 n and (n - sum_c f(n_c) / n) / n. A row changes one n_c, so that sum_c f(n_c) is kept at the price
@@ -25,7 +25,7 @@ _UNITS = 2.0**20  # of a bit
 _SCALE = _UNITS / math.log(2.0)
 
 
-# Most cells of a fringe hold few rows: a look at a table takes a tenth of a logarithm. Whichever
+# Most cells of a fringe hold few rows: a look at a table takes less than a logarithm. Whichever
 # library differs from NumPy's, none of these is so near to a half that its last bit could matter.
 _COUNTS = np.arange(2048.0)
 _BITS = np.rint(_COUNTS * np.log(np.maximum(_COUNTS, 1.0)) * _SCALE)

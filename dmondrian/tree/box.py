@@ -81,7 +81,7 @@ def is_plain(tree, x):
 
 @noinline
 def measure_plain(tree, v, x, extensions):
-    """Do what :func:`measure` does, bound after bound, of a row in floats alone. O(d)."""
+    """Return the extension, bound after bound, of a row in floats alone. O(d)."""
     for j in range(tree.n_features):
         lower, upper = bound(tree, v, j, False), bound(tree, v, j, True)
         extensions[j] = extension(lower, upper, x.values[j])
@@ -111,7 +111,7 @@ def measure(tree, v, x, extensions):
 
 @inline
 def _measure_steps(tree, v, x, extensions):
-    """Do what :func:`measure` does where all features are stepped."""
+    """Return the extension where all features are stepped."""
     g, units, asked = x.steps.shape[0], tree.columns.units, x.steps
     lower, upper = tree.steps[v, :g], tree.steps[v, g : g + g]
     for k in range(g - g % SUM_LANES, g):

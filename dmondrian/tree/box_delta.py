@@ -132,7 +132,7 @@ def _stepped_bound(boxes, v, k, side):
 
 @inline
 def _take_of_leaf(boxes, v, r, lower, upper):
-    """Take the differences of a leaf: its lower bounds, and in what upper ones are unlike them.
+    """Write the differences of a leaf: its lower bounds, and in what upper ones are unlike them.
 
     Node ``v`` is row ``r`` of what is taken.
     """

@@ -21,7 +21,7 @@ _MOST_IN_ALL = 65_536  # stepped features whose steps are summed up in 32 bits
 
 
 class Columns(NamedTuple):
-    """How the boxes of a tree hold each feature."""
+    """Encoding of each feature in the boxes of a tree."""
 
     place: np.ndarray  # int32 [d], place among numeric and then stepped, or ~place among binary
     numeric: np.ndarray  # int32 [p], features, increasing

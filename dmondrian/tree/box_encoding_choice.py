@@ -1,4 +1,4 @@
-"""How the boxes of trees write each feature: two bits if it only took two values, steps, floats.
+"""Choice of each feature's encoding in boxes: two bits if it only took two values, steps, floats.
 
 Relies on :mod:`dmondrian.tree.box_encoding`. Promises that what is written how follows from the
 trees' boxes and the rows at hand, and changes nothing but memory and time.
@@ -95,7 +95,7 @@ class Values:
 
 
 class Steps:
-    """How fine the values of each feature are, and how far apart."""
+    """Fineness and range of each feature's values."""
 
     def __init__(self, n_features: int) -> None:
         self._finest = np.full(n_features, NO_STEP, np.int64)  # log2
@@ -142,7 +142,7 @@ class Steps:
 
 
 class Found:
-    """What the values of rows and boxes allow for."""
+    """Encodings that the values of rows and boxes allow for."""
 
     def __init__(self, n_features: int) -> None:
         self._n_features = n_features
@@ -291,7 +291,7 @@ def suited(trees: list[nodes.Tree], X: np.ndarray) -> tuple[list[nodes.Tree], Ro
 
 
 class Written(NamedTuple):
-    """Rows for the kernels."""
+    """Rows as the kernels read them."""
 
     rows: Rows
     fit_bits: bool  # whether all values of binary features can be written so

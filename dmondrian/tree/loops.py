@@ -58,10 +58,10 @@ from dmondrian.tree.policies import (
 from dmondrian.tree.prefetch import (
     N_AHEAD,
     N_NOTED,
+    CachedPath,
     Hint,
     RowInTrees,
     RowsInTree,
-    Way,
     prefetch_for,
 )
 
@@ -102,7 +102,7 @@ def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, hint):
     leaf, opens, inserted, n_noted = grow(growth, stat, rule, tree, x, y, key, hint)
     if leaf < 0:
         return False
-    way = Way(hint.nodes, n_noted)
+    way = CachedPath(hint.nodes, n_noted)
     if w == 1.0:
         learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, 1.0, way)
         tree.head_f[TOTAL_WEIGHT] += 1.0
@@ -217,7 +217,7 @@ def answer(asked, growth, stat, loss, rule, tree, key, x, row, hint):
 
 @implements(answer, Silent)
 def answer_nothing(asked, growth, stat, loss, rule, tree, key, x, row, hint):
-    """Do nothing."""
+    """Do nothing: no answers are asked for."""
 
 
 @hook

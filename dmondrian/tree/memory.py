@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian._numba.intrinsics import CACHE_LINE
+from dmondrian._numba.mechanisms import uses
 
 _LARGE = 1 << 17  # bytes of an array from which on it has pages of its own
 _HUGE_PAGE = 1 << 21  # bytes
@@ -38,6 +39,8 @@ def _pages(n_bytes: int, soon: int) -> np.ndarray:
     except OSError as error:
         raise MemoryError(f"the system has no {n_bytes} bytes for an array of nodes") from error
     whole = n_bytes if n_bytes >= _ALL_HUGE else soon // _HUGE_PAGE * _HUGE_PAGE
+    if not uses("huge_pages"):
+        whole = 0
     _advise(memory, "MADV_HUGEPAGE", 0, whole)
     _advise(memory, "MADV_NOHUGEPAGE", whole, n_bytes)
     return np.frombuffer(memory, np.uint8)
@@ -101,7 +104,8 @@ def bytes_held(array: np.ndarray, used: int) -> int:
     """Return the bytes of memory that an array takes of which ``used`` rows were written."""
     if array.nbytes < _LARGE:
         return array.nbytes
-    page = _HUGE_PAGE if array.nbytes >= _ALL_HUGE else mmap.PAGESIZE
+    is_huge = array.nbytes >= _ALL_HUGE and uses("huge_pages")
+    page = _HUGE_PAGE if is_huge else mmap.PAGESIZE
     return min(_whole(used * array[:1].nbytes, page), _whole(array.nbytes, mmap.PAGESIZE))
 
 

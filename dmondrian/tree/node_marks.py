@@ -30,7 +30,7 @@ def _first(a, word):
 
 @inline
 def _second(b, word):
-    """Return the second half."""
+    """Return the second half of a mark."""
     b = (b + word) * _SECOND
     return b ^ (b >> np.uint64(29))
 

@@ -61,7 +61,7 @@ OFFSET = 3  # header, float64: the first label; statistics are of y - OFFSET
 LABEL_MIN, LABEL_MAX = 4, 5  # header, float64: range of the labels seen, less OFFSET
 N_HEADER_FLOATS = 6
 MESSAGE_SIZE = 3  # doubles of a message
-LEAST_SCRATCH = 48  # doubles, whole lots of 8: what rules/gaussian.py computes together, and prices
+LEAST_SCRATCH = 48  # doubles, a multiple of 8: what rules/gaussian.py computes together, and prices
 
 _NOT_WEIGHED: dict[str, np.ndarray] = {
     "odds": np.empty(0, np.float64),

@@ -192,8 +192,8 @@ def learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
     """Price, count and weigh a row at all nodes above ``leaf``, whose factor is (q, kq).
 
     ``shift`` is a factor more for the mixture of the first of them, ``way`` holds the nodes that
-    these probably are (:class:`dmondrian.tree.prefetch.Way`); :mod:`dmondrian.tree.backward` has
-    the loops that do so.
+    these probably are (:class:`dmondrian.tree.prefetch.CachedPath`); the loops that do so are in
+    :mod:`dmondrian.tree.backward`.
     """
 
 
@@ -307,7 +307,7 @@ def shift_weight(rule, tree, v, n, d, kp, q, kq):
 
 @hook
 def shift_near(rule, tree, v, n, d, q):
-    """Do what :func:`shift_weight` does where both exponents are 0; return whether, and q.
+    """Shift a weight where both exponents are 0, as :func:`shift_weight`; return whether, and q.
 
     What is far from 1 it may leave to that, and calls nothing: loops take it in.
     """

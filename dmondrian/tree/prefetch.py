@@ -86,13 +86,13 @@ def row_on(ways, b):
 
 @implements(tree_on, RowsInTree)
 def tree_of_rows(ways, b):
-    """Return the tree."""
+    """Return the one tree of all these rows."""
     return ways.tree
 
 
 @implements(words_on, RowsInTree)
 def words_of_tree(ways, b):
-    """Return its words."""
+    """Return the words of this tree."""
     return flat_view(ways.tree.i)
 
 
@@ -110,7 +110,7 @@ def place_of_row(ways, b):
 
 @implements(tree_on, RowInTrees)
 def tree_of_way(ways, b):
-    """Return the tree."""
+    """Return the tree of way number ``b``."""
     return tree_at(ways.table, np.int64(ways.first) + np.int64(b), ways.columns, ways.scratch)
 
 
@@ -217,7 +217,7 @@ class Hint(NamedTuple):
     depth: int  # of the leaf, which is the last of them if they are noted so far
 
 
-class Way(NamedTuple):
+class CachedPath(NamedTuple):
     """Nodes that are probably above a row's leaf; parent links decide."""
 
     nodes: np.ndarray  # int32 [N_NOTED]

@@ -109,7 +109,7 @@ def is_held(m):
 
 @inline
 def mix_near(tree, v, n, d, q):
-    """Do what :func:`mix_and_shift` does of factors whose exponents are 0, or nothing.
+    """Mix and shift factors whose exponents are 0, as :func:`mix_and_shift`; do nothing to others.
 
     Returns whether it was done, and q_v. It calls nothing, which would cost a loop its registers.
     """

@@ -1,4 +1,4 @@
-"""How the loss of a forest changes with the scales of its features: one step's direction.
+"""Slopes of a forest's loss to the scales of its features: one step's direction.
 
 A Mondrian split falls on feature j with probability q_j, the share of j's scaled range in those of
 its box. So the derivative of the log probability of a tree's splits to the log of j's scale is the

@@ -1,4 +1,4 @@
-"""How splits served the forecasts of rows, tree by tree, and what follows for feature scales.
+"""Slopes to feature scales: how splits served the forecasts of rows, tree by tree.
 
 See :mod:`dmondrian.tuning.scale_slopes`. Every sum has one order, so that a choice made by it is
 the same on all machines.

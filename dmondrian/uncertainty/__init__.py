@@ -1,1 +1,1 @@
-"""How sure a forest is: of a label, of its mean, of where rows lie."""
+"""Uncertainty of a forest: of a label, of its mean, of where rows lie."""

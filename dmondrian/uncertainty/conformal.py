@@ -1,4 +1,4 @@
-"""How far intervals have to reach, by the errors of rows that were not learned.
+"""Conformal intervals: how far they have to reach, by the errors of rows that were not learned.
 
 Relies on nothing. Promises the coverage of split conformal prediction: with m scores exchangeable
 with a new one, it is at most the value returned with at least the asked probability.
@@ -20,7 +20,7 @@ from dmondrian.errors import ParameterError
 
 
 def probability(name: str, value: Any) -> float:
-    """Return a probability, checked."""
+    """Return a number that was given as a probability, if it lies in (0, 1)."""
     if not isinstance(value, Real) or not 0.0 < float(value) < 1.0:
         raise ParameterError(f"{name} should be a number in (0, 1), got {value!r}")
     return float(value)

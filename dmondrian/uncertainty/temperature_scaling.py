@@ -53,7 +53,7 @@ AUTO: Final = "auto"
 _ROOTS = 1.0, 1.189207115002721, 1.4142135623730951, 1.681792830507429
 _EXPONENTS = *(power * r for power in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0) for r in _ROOTS), 16.0
 EXPONENTS = np.array(_EXPONENTS)
-_WORK = 3, -(-len(EXPONENTS) // 8) * 8  # scratch of kernels, whole lots of 8
+_WORK = 3, -(-len(EXPONENTS) // 8) * 8  # scratch of kernels, a multiple of 8
 _OLD, _MIXED = {"octave", "slopes"}, {"octave", "slopes", "excess"}
 _LARGEST = 2.0**1000  # beyond what the weights of rows add up to
 _CERTAIN = 800.0  # nats beyond which a weight is 1 or 0
@@ -152,7 +152,7 @@ class Calibration:
 
     @property
     def in_words(self) -> str:
-        """What is done, for people."""
+        """Description of the calibration, for people."""
         text = f"probabilities to the power {self.exponent:.3f}"
         weight, _ = self.weights
         if weight >= _NEARLY_ONE:

@@ -45,7 +45,7 @@ def loss_at(exponent, logs, largest, label):
 def add_slopes_of_row(exponents, logs, largest, label, times, work, slopes):
     """Add a row's slopes, ``times`` over, to ``slopes`` [g]. O(g K).
 
-    ``work`` float64 [3, h] is scratch, h whole lots of 8 and not below g. All exponents are taken
+    ``work`` float64 [3, h] is scratch, h a multiple of 8 and not below g. All exponents are taken
     of a class, then of the next: many exponentials at once, of which that of 0 is 1.
     """
     g = np.uint64(exponents.shape[0])
@@ -89,7 +89,7 @@ def add_slopes(sums, unit, y, times, fading, exponents, prior, logs, work, slope
     """Add each row's slopes, ``times`` [n] over, to ``slopes`` [g], row after row. O(n g K).
 
     ``sums`` int64 [n, K] are probabilities in units of ``unit``; ``logs`` [K] and ``work`` [3, h]
-    are scratch, h whole lots of 8 and not below g. Slopes of rows before count ``fading`` times. To
+    are scratch, h a multiple of 8 and not below g. Slopes of rows before count ``fading`` times. To
     ``excess`` [1], or [0] for none, is added how much more each row, once, loses by the power that
     it was forecast with than as it is.
     """
@@ -102,7 +102,7 @@ def add_slopes(sums, unit, y, times, fading, exponents, prior, logs, work, slope
 
 @kernel
 def add_answers(answers, one, unit, y, fading, exponents, prior, sums, logs, work, slopes, excess):
-    """Do what :func:`add_slopes` does of a row that counts once, from what each tree answered.
+    """Add the slopes of a row that counts once, from what each tree answered.
 
     ``answers`` float64 [T, K]; their sums, as whole numbers in units of 1 / ``one``, are written
     to ``sums`` int64 [K]. ``y`` and ``fading`` float64 [1]. O(T K + g K).

@@ -77,12 +77,12 @@ class VarianceFactor:
 
     @property
     def factor(self) -> float:
-        """What variances are multiplied by; the prior counts like 8 rows of factor 1."""
+        """Factor of variances; the prior counts like 8 rows of factor 1."""
         return (self.squares + PRIOR_ROWS) / (self.weight + PRIOR_ROWS)
 
     @property
     def in_words(self) -> str:
-        """What is done, for people."""
+        """Description of the scaling, for people."""
         return f"variances of the label times {self.factor:.3f}"
 
     def apply(self, mean: np.ndarray) -> np.ndarray:

@@ -309,11 +309,11 @@ def test_whoever_waits_for_a_compilation_is_reported_once(tmp_path: Path) -> Non
         assert done.returncode == 0, done.stderr
         return done.stdout.strip(), done.stderr
 
-    compiled, said = reported("cache", "WARNING")
+    compiled, printed = reported("cache", "WARNING")
     assert compiled == "{'__main__.<lambda>': 3}"
-    assert said.startswith("compiling kernels for this machine, once")
-    assert len(said.splitlines()) == 1
-    assert str(tmp_path / "cache") in said
+    assert printed.startswith("compiling kernels for this machine, once")
+    assert len(printed.splitlines()) == 1
+    assert str(tmp_path / "cache") in printed
     assert reported("cache", "WARNING") == ("{}", "")
     assert reported("other", "ERROR") == (compiled, "")
 

@@ -17,7 +17,7 @@ from tests.sources import parsed
 
 
 @pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
-def test_weights_and_ways_to_speak_need_no_kernels_of_their_own() -> None:
+def test_weights_and_ways_to_predict_need_no_kernels_of_their_own() -> None:
     X, y = np.zeros((2, 3), np.float32), np.zeros(2)
 
     def learn(aggregation: str, weights: np.ndarray | None) -> int:

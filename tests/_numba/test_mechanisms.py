@@ -28,6 +28,7 @@ from dmondrian._numba.mode import is_stock
 from dmondrian.checkpoint.deltas import encode_state
 from dmondrian.forest import forest as of_forests
 from dmondrian.tree import prefetch
+from dmondrian.tree.memory import aligned, bytes_held
 
 of_forests.LEAST_SPARSE = 0
 passed = []
@@ -55,6 +56,7 @@ print(json.dumps({
     "flat": forest.forest_.predictor.frozen.kept is not None,
     "deltas": encode_state(forest.forest_).marks is not None,
     "look_ahead": prefetch.N_AHEAD > 1,
+    "huge_pages": bytes_held(aligned(10**6, 16, np.int32), 1) > 1 << 20,
     "passes": not is_stock(),
 }))
 """

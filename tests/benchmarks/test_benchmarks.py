@@ -170,11 +170,3 @@ def test_rows_are_learned_in_the_order_in_which_they_are_stored() -> None:
     assert (few.y_train == found.y_train[:500]).all()
     assert few.X_train.min() == 0.0
     assert few.X_train.max() == 1.0
-
-
-def test_the_files_of_each_mechanism_are_there() -> None:
-    from benchmarks.mechanisms import FILES
-
-    root = Path(__file__).parents[2]
-    named = [name for files in FILES.values() for name in files]
-    assert [name for name in named if not (root / name).exists()] == []

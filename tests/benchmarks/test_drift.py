@@ -178,7 +178,7 @@ def test_rows_are_forecast_with_the_labels_known_by_then(
 
 
 @pytest.mark.parametrize("at", LATE, ids=str)
-def test_labels_come_as_late_as_said(at: Arrival) -> None:
+def test_labels_come_as_late_as_given(at: Arrival) -> None:
     for t, known in enumerate(at.known(100).tolist()):
         if at.in_blocks:
             assert known == t - t % at.delay

@@ -45,7 +45,7 @@ def git(folder: Path, *reported: str) -> str:
 
 
 def asv(folder: Path, *reported: str) -> subprocess.CompletedProcess[str]:
-    """Run asv as the repository says, but on what is installed, and with its files in a folder."""
+    """Run asv as the repository does, but on what is installed, and with its files in a folder."""
     repository = folder / "repository"
     if not repository.exists():
         # The results of an existing environment are stored where they are of a commit; a source

@@ -267,7 +267,7 @@ def _drive(job: _Job, strike: _Strike, end: float) -> None:
 def _command(strike: _Strike, word: dict[str, Any], is_doomed: bool) -> dict[str, Any]:
     woken = strike.wake()
     if woken is not None:
-        return {"heard": woken}
+        return {"woken": woken}
     fault = None if is_doomed else strike.due(word["rows"], word["n_rows"])
     return {} if fault is None else strike.do(fault)
 
@@ -280,7 +280,7 @@ def _hang(job: _Job, strike: _Strike, what: str) -> HangError:
     return HangError(
         f"{what}; attempt {out.attempts}, struck by {out.struck}, still to come {strike.left}, "
         f"stopped {strike.workers.stopped}, living {strike.workers.living()}, losses "
-        f"{out.losses}; the job said:\n{job.reported()}"
+        f"{out.losses}; the job printed:\n{job.reported()}"
     )
 
 

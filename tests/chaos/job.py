@@ -1,6 +1,6 @@
 """The coordinator of a chaos run, in a process of its own: job.py SCHEDULER DATA RUN OPTIONS.
 
-It says on stdout, a JSON line each, where it stands, which shards it lost and how it ended, and
+It prints, a JSON line each, where it stands, which shards it lost and how it ended, and
 after each word of where it stands waits for a line on stdin: a command, or nothing. Relies on the
 harness for both ends; promises that whoever kills it needs no consent.
 """
@@ -48,8 +48,8 @@ def listen(reported: Progress) -> None:
     command = json.loads(line)
     if "silent" in command:
         _silent.add(command["silent"])
-    if "heard" in command:
-        _silent.discard(command["heard"])
+    if "woken" in command:
+        _silent.discard(command["woken"])
     if "commit" in command:
         _die_at_commit(is_after=command["commit"] == "after")
 
@@ -102,8 +102,8 @@ def _watch_losses() -> None:
         check(self, now)
 
     Coordinator._lose = watch  # type: ignore[method-assign]  # in this process only
-    Coordinator._rebalance = move  # type: ignore[method-assign]  # likewise
-    Coordinator._check_silence = hasten  # type: ignore[method-assign]  # likewise
+    Coordinator._rebalance = move  # type: ignore[method-assign]  # as above
+    Coordinator._check_silence = hasten  # type: ignore[method-assign]  # as above
 
 
 def main() -> None:

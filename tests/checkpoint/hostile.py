@@ -1,7 +1,7 @@
 """Files that mean harm: sound states, what can be changed in them, and what a reader may do.
 
 A reader may refuse with an error of this package, or give a forest that predicts and learns; in
-both cases within the memory that it was told. `python -m tests.checkpoint.hostile SEED N` reads N
+both cases within the memory that it was given. `python -m tests.checkpoint.hostile SEED N` reads N
 changed states, so that it can be run in a process of its own with bounds checks.
 """
 
@@ -32,7 +32,7 @@ from dmondrian.tree.sparse_rows import SparseRows, dense_rows, sparse_rows
 State = tuple[dict[str, Any], list[dict[str, Any]]]
 
 MAX_BYTES = 10**7
-"""What the reader is told that a state may take."""
+"""What the reader is given as the most that a state may take."""
 HANG_SECONDS = 300.0
 WIDEST = 200  # features or classes of a forest that is tried out: its rows are made here
 
@@ -84,7 +84,7 @@ FORESTS: dict[str, Callable[[], Forest]] = {
     "no rows, regressor": lambda: forest(0, **REGRESSOR),
     "one row": lambda: forest(1),
     "extensions": lambda: forest(25, expected_extension=True),
-    "one leaf speaks": lambda: forest(25, use_aggregation=False, max_nodes=9),
+    "one leaf predicts": lambda: forest(25, use_aggregation=False, max_nodes=9),
     "fringe": lambda: forest(80, **FRINGE),
     "fringe, regressor": lambda: forest(80, **NUMBERS_FRINGE),
     "fringe, no rows": lambda: forest(0, **FRINGE),

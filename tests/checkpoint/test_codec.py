@@ -149,7 +149,7 @@ def test_any_arrow_reader_opens_it(trees: Trees) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tree", "says"),
+    ("tree", "message"),
     [
         ({"a": np.zeros(2, np.int64)}, "int64"),
         ({"a": [1, 2]}, "list"),
@@ -158,8 +158,8 @@ def test_any_arrow_reader_opens_it(trees: Trees) -> None:
         ({"a": np.zeros(2, np.int32), "b": np.zeros(3, np.int32)}, "'a': 2, 'b': 3"),
     ],
 )
-def test_states_that_the_format_does_not_know(tree: dict[str, Any], says: str) -> None:
-    with pytest.raises(ParameterError, match=says):
+def test_states_that_the_format_does_not_know(tree: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
         encode_forest({}, [tree])
 
 
@@ -224,7 +224,7 @@ def test_a_file_of_another_writer_with_the_same_meaning(compression: str | None)
 
 
 @pytest.mark.parametrize(
-    ("arrays", "document", "says"),
+    ("arrays", "document", "message"),
     [
         ([pa.array([1, 2, 3], pa.int64())], GOOD, "int64"),
         ([pa.array(["a", "b", "c"])], GOOD, "string"),
@@ -255,10 +255,10 @@ def test_a_file_of_another_writer_with_the_same_meaning(compression: str | None)
     ],
 )
 def test_well_formed_files_that_are_not_ours(
-    arrays: list[pa.Array], document: str | None, says: str
+    arrays: list[pa.Array], document: str | None, message: str
 ) -> None:
     names = ["a", "a"][: len(arrays)]
-    with pytest.raises(CorruptError, match=says):
+    with pytest.raises(CorruptError, match=message):
         decode_forest(forged(arrays, names, document))
 
 
@@ -300,7 +300,7 @@ def ragged(seed: int, m: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     sizes = rng.integers(0, 4, m).astype(np.int32)
     items = rng.normal(size=int(sizes.sum()))
-    return {"left": np.arange(m, dtype=np.int32), "told": items, "told_size": sizes}
+    return {"left": np.arange(m, dtype=np.int32), "kept": items, "kept_size": sizes}
 
 
 def test_lists_of_any_length_come_back() -> None:
@@ -308,9 +308,9 @@ def test_lists_of_any_length_come_back() -> None:
     data = encode_forest({"a": 1}, trees)
     assert same(trees, decode_forest(data)[1])
     table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
-    assert pa.types.is_list(table.schema.field("told").type)
-    assert [len(row) for row in table.column("told").to_pylist()[:30]] == trees[0][
-        "told_size"
+    assert pa.types.is_list(table.schema.field("kept").type)
+    assert [len(row) for row in table.column("kept").to_pylist()[:30]] == trees[0][
+        "kept_size"
     ].tolist()
     header, rows, sizes = peek_forest(lambda start, stop: data[start:stop], len(data))
     assert header == {"a": 1}
@@ -320,16 +320,16 @@ def test_lists_of_any_length_come_back() -> None:
 
 def test_lists_that_do_not_add_up_are_refused() -> None:
     tree = ragged(0, 30)
-    with pytest.raises(ParameterError, match="as many as 'told_size' has"):
-        encode_forest({}, [{**tree, "told": tree["told"][1:]}])
+    with pytest.raises(ParameterError, match="as many as 'kept_size' has"):
+        encode_forest({}, [{**tree, "kept": tree["kept"][1:]}])
     data = encode_forest({}, [tree])
     with pytest.raises(CorruptError, match="more than the 100 bytes"):
         decode_forest(data, max_bytes=100)
-    swapped = tree["told_size"].copy()
+    swapped = tree["kept_size"].copy()
     swapped[[int(swapped.argmax()), int(swapped.argmin())]] = swapped.min(), swapped.max()
     batch = pa.ipc.open_file(pa.BufferReader(data))
     columns = batch.get_batch(0).columns
-    columns[batch.schema.get_field_index("told_size")] = pa.array(swapped)
+    columns[batch.schema.get_field_index("kept_size")] = pa.array(swapped)
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_file(sink, batch.schema, options=options) as writer:

@@ -220,7 +220,7 @@ def _lacks_new(tree: dict[str, Any], since: Since) -> Since:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (_swap, "not in order"),
         (_beyond, "not in order"),
@@ -228,12 +228,12 @@ def _lacks_new(tree: dict[str, Any], since: Since) -> Since:
         (_lacks_new, "not in order, or lack some"),
     ],
 )
-def test_nodes_that_do_not_fit_are_refused(run: Run, change: Any, says: str) -> None:
+def test_nodes_that_do_not_fit_are_refused(run: Run, change: Any, message: str) -> None:
     saver = grown(run)
     commit(run, saver, 10, None)
     entry = commit(run, saver, 20, 10).shards[0]
     digest = altered(run, entry, change)
-    with pytest.raises(CorruptError, match=says):
+    with pytest.raises(CorruptError, match=message):
         read_state(run.get_blob, digest, name="it")
 
 

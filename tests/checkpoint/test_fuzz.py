@@ -61,7 +61,7 @@ def fuzz(examples: int) -> Callable[[Any], Any]:
 
 @pytest.fixture(autouse=True)
 def hangs_end() -> Iterator[None]:
-    """Kernels cannot be interrupted: a test that hangs ends the process, and says where."""
+    """Kernels cannot be interrupted: a test that hangs ends the process, and shows where."""
     faulthandler.dump_traceback_later(hostile.HANG_SECONDS * max(1.0, MORE), exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()

@@ -165,7 +165,7 @@ def signed(data: bytes) -> bytes:
         lambda data: b"",
         lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:],
         lambda data: signed(b"OTHER" + data[5:-32]),
-        lambda data: signed(data[:-40]),  # fewer numbers than the header says
+        lambda data: signed(data[:-40]),  # fewer numbers than the header has
         lambda data: signed(data[:-32].replace(b'"rows": 20', b'"rows": 21')),
         lambda data: signed(data[:-32].replace(b'"rows": 20', b'"rows": -1')),
         lambda data: signed(data[:-32].replace(b'"int64"', b'"int65"')),

@@ -147,7 +147,7 @@ def test_a_process_that_ends_while_it_is_looked_at_is_alive_or_has_had_its_last_
     def get(name: str, max_bytes: int) -> bytes:
         found = read(name, max_bytes)
         if name.endswith(".beat") and process.poll() is None:
-            process.communicate(timeout=LONG)  # it says its last word and is gone
+            process.communicate(timeout=LONG)  # it writes its last beat and is gone
         return found
 
     monkeypatch.setattr(store, "get", get)

@@ -1,4 +1,4 @@
-"""Pruning keeps what anybody may still need, and says what it deletes."""
+"""Pruning keeps what anybody may still need, and names what it deletes."""
 
 from __future__ import annotations
 

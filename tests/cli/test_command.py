@@ -63,7 +63,7 @@ def test_what_the_library_logs_is_shown_while_a_command_runs(capsys):
     level = logger.level
     with Output(as_json=True).logged():
         logger.info("chosen in %d seconds", 5)
-        logger.debug("not told")
+        logger.debug("not shown")
     logger.info("too late")
     assert capsys.readouterr() == ("", "chosen in 5 seconds\n")
     assert logger.level == level

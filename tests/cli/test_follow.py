@@ -252,7 +252,7 @@ def test_files_without_labels_are_scored_once_whatever_becomes_of_the_process(
     assert len(everything) == len(set(everything)) == 500 + 400 + 20 * 300 + 140_000
     table = DeltaTable(str(scores)).to_pyarrow_table()
     assert table.sort_by("row").equals(pa.concat_tables(parts).sort_by("row").cast(table.schema))
-    for name in (names[0], names[1], names[-2]):  # what the model of that row says by itself
+    for name in (names[0], names[1], names[-2]):  # what the model of that row predicts by itself
         out = tmp_path / "again" / Path(name).stem
         folder, position = found[name]
         words = ("--keep", "row", "--scheduler", shared)

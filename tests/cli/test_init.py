@@ -1,4 +1,4 @@
-"""`dmondrian init`: a job file that trains as it is, and says what it found in the data."""
+"""`dmondrian init`: a job file that trains as it is, and shows what it found in the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job files: every mistake is told with its line and the nearest valid name, before any work."""
+"""Job files: every mistake is named with its line and the nearest valid name, before any work."""
 
 from __future__ import annotations
 
@@ -205,9 +205,9 @@ def test_key_outside_of_tables_is_refused(tmp_path):
 
 
 def test_invalid_toml_is_reported_with_line(tmp_path):
-    said = refusal(tmp_path, GOOD.replace('"y"', "y"))
-    assert "at line 5, column" in said
-    assert "null" not in said
+    printed = refusal(tmp_path, GOOD.replace('"y"', "y"))
+    assert "at line 5, column" in printed
+    assert "null" not in printed
     assert '"none", in quotes' in refusal(tmp_path, GOOD.replace('"y"', "null"))
 
 
@@ -283,7 +283,7 @@ def test_every_name_of_other_libraries_means_a_key_and_is_none():
 
 
 @pytest.mark.parametrize("table", ["data", "forest"])
-def test_a_task_is_said_by_the_algorithm(tmp_path, table):
+def test_a_task_follows_from_the_algorithm(tmp_path, table):
     with pytest.raises(JobError, match="has no key 'task'; the algorithm decides it"):
         build_estimator(read_job(write(tmp_path, GOOD), [f'{table}.task="classification"']))
 

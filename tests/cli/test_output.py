@@ -158,7 +158,7 @@ def test_wide_characters_count_twice():
         assert shown().removeprefix("\r").split("\r")[0].rstrip() == "行数行数行"
 
 
-def test_an_interrupted_command_ends_its_bar_before_it_says_so(monkeypatch):
+def test_an_interrupted_command_ends_its_bar_before_its_message(monkeypatch):
     def command(arguments, output):
         output.progress("working", 1, 2)
         raise KeyboardInterrupt
@@ -240,7 +240,7 @@ def test_tables_line_up():
 def test_what_the_library_logs_is_remarked_on():
     stderr, logger = io.StringIO(), logging.getLogger("dmondrian")
     with Output(False, io.StringIO(), stderr).logged():
-        for _ in range(2):  # a warning is told once, news each time
+        for _ in range(2):  # a warning is shown once, news each time
             logger.warning("compiling %s", "kernels")
             logger.info("choosing alpha")
         logger.debug("not for people")

@@ -46,9 +46,9 @@ def job(tmp_path: Path, shared: str) -> Path:
 
 
 def test_a_run_in_parts_is_trained_shown_and_trained_again(job: Path, tmp_path: Path) -> None:
-    _, said = call("train", job)
-    assert "rows are learned in 3 parts side by side" in said
-    assert "merging the trees of 3 parts of the rows" in said
+    _, printed = call("train", job)
+    assert "rows are learned in 3 parts side by side" in printed
+    assert "merging the trees of 3 parts of the rows" in printed
     run, what = tmp_path / "run", "3 parts of 133 rows each, learned side by side and merged"
     assert what in " ".join(call("describe", run)[0].split())
     (model,) = [

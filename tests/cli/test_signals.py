@@ -1,4 +1,4 @@
-"""A command that is asked to end says so and ends with 130, wherever it is in its work."""
+"""A command that is asked to end prints that and ends with 130, wherever it is in its work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="not L
 
 
 @pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
+def handled() -> Iterator[None]:
     """Signals that nohup, or a shell's background, had these tests begin without."""
     numbers = [signal.SIGINT, *ENDING]
     before = {number: signal.getsignal(number) for number in numbers}
@@ -56,7 +56,7 @@ def has_worker(process: subprocess.Popen[str]) -> bool:
 def reported_after(
     process: subprocess.Popen[str], is_time: Callable[[], bool], send: Callable[[int], object]
 ) -> str:
-    """Send a signal when it is time; return what the command said on its way to 130."""
+    """Send a signal when it is time; return what the command printed on its way to 130."""
     try:
         while process.poll() is None and not is_time():
             time.sleep(0.01)
@@ -173,7 +173,7 @@ def test_an_interrupt_that_could_not_be_passed_on_comes_again() -> None:
     gone, before = Gone(), sys.unraisablehook
     watch = weakref.ref(gone, lambda _: signal.raise_signal(signal.SIGTERM))
     with ending_in_order():
-        del gone  # Python says that it ignores what is raised by who watches
+        del gone  # Python prints that it ignores what is raised by who watches
         with pytest.raises(KeyboardInterrupt):
             time.sleep(TIMEOUT)
     assert watch() is None

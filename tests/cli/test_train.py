@@ -229,7 +229,7 @@ def test_a_job_with_a_score_table_trains_scores_and_evaluates(keys, tmp_path):
 
 @pytest.mark.parametrize("how", [[], ["--detach"]], ids=["here", "detached"])
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "printed"),
     [
         (["score.path={}/none.parquet"], "none.parquet"),
         (["score.path={}/notes.parquet"], "notes.parquet"),
@@ -238,13 +238,13 @@ def test_a_job_with_a_score_table_trains_scores_and_evaluates(keys, tmp_path):
     ],
     ids=["no file", "no Parquet", "no rows", "no such column"],
 )
-def test_what_could_not_be_scored_is_refused_before_training(given, said, how, tmp_path):
+def test_what_could_not_be_scored_is_refused_before_training(given, printed, how, tmp_path):
     (tmp_path / "notes.parquet").write_text("to do")
     pq.write_table(pq.read_table(TEST_FILE).slice(0, 0), tmp_path / "empty.parquet")
     run, out = tmp_path / "run", tmp_path / "scores"
     given = [word.format(tmp_path) for word in given]
     _, stderr = call(*train_words(run, f"score.out={out}", *given, job=JOB), *how, code=3)
-    assert said in stderr
+    assert printed in stderr
     assert not run.exists()
     assert not out.exists()
 

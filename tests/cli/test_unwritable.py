@@ -1,4 +1,4 @@
-"""Where nothing can be written is told before the work, and asking leaves nothing behind.
+"""Where nothing can be written is reported before the work, and asking leaves nothing behind.
 
 Nobody can write in /proc or make files in /sys, whoever asks. What stands before the output in each
 command is missing here: whoever began with the work would say so.

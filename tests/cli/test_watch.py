@@ -176,7 +176,7 @@ def kill_a_holder(run: Run, job: str = "") -> int:
 
 @contextmanager
 def following(run: Run) -> Iterator[tuple[Callable[[], str], Future[str]]]:
-    """Follow a run beside what a block does; yield what is said so far, and all in the end."""
+    """Follow a run beside what a block does; yield what is printed so far, and all in the end."""
     text = io.StringIO()
     output = Output(as_json=False, stdout=text, stderr=text)
 
@@ -191,12 +191,12 @@ def following(run: Run) -> Iterator[tuple[Callable[[], str], Future[str]]]:
 def test_a_job_whose_process_was_killed_is_waited_for_until_it_ends(run: Run) -> None:
     job = jobs.hand_over(run.store)
     pid = kill_a_holder(run, job)
-    with following(run) as (said, ending):
-        wait_until(lambda: "was lost" in said())
+    with following(run) as (printed, ending):
+        wait_until(lambda: "was lost" in printed())
         time.sleep(2 * BEAT_SECONDS)
         assert not ending.done()
         with Lease.take(run.store, job) as lease:
-            wait_until(lambda: "goes on" in said())
+            wait_until(lambda: "goes on" in printed())
             lease.end("finished")
         time.sleep(2 * BEAT_SECONDS)
         assert not ending.done()  # the job has not ended: it may score
@@ -222,7 +222,7 @@ def test_a_job_that_nobody_starts_again_is_given_up_with_what_to_do(
     assert "the command that trains it, with --detach or without" in str(raised.value)
 
 
-def test_a_process_that_was_killed_is_not_said_to_have_ended(run: Run) -> None:
+def test_a_process_that_was_killed_is_not_shown_as_ended(run: Run) -> None:
     pid = kill_a_holder(run)
     with pytest.raises(ClusterError, match=f"process {pid} on .* was killed"):
         reported(follow, run)
@@ -241,11 +241,11 @@ def test_events_of_the_run_are_reported_to_who_follows_it(run: Run) -> None:
     with Lease.take(run.store) as lease:
         lease.tell(STANDS, events=[event])
         wait_until(lambda: (holder_of(run.store).beat or {}).get("events"))  # type: ignore[union-attr]  # one holds it
-        with following(run) as (said, ending):
-            wait_until(lambda: "process" in said())
+        with following(run) as (printed, ending):
+            wait_until(lambda: "process" in printed())
             later = {**event, "number": 2, "text": "lost worker b"}
             lease.tell(STANDS, events=[event, later, {"number": 3, "of": "another version"}, 7])  # type: ignore[list-item]  # of no version
-            wait_until(lambda: "lost worker b" in said())
+            wait_until(lambda: "lost worker b" in printed())
             time.sleep(2 * BEAT_SECONDS)
             lease.end("finished")
             lease.__exit__()
@@ -255,16 +255,16 @@ def test_events_of_the_run_are_reported_to_who_follows_it(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said"), [("stopped", "stopped "), ("finished", "came to its end before")]
+    ("outcome", "printed"), [("stopped", "stopped "), ("finished", "came to its end before")]
 )
-def test_cancelling_reports_how_it_ended(run: Run, outcome: str, said: str) -> None:
+def test_cancelling_reports_how_it_ended(run: Run, outcome: str, printed: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         with Lease.take(run.store) as lease:
             cancelling = pool.submit(reported, cancel, run)
             wait_until(lambda: list(Path(run.url, "lease").glob("*.stop")))
             lease.end(outcome)
         text = cancelling.result(PATIENCE)
-    assert f"\n{said}" in text or f"{run.url} {said}" in text
+    assert f"\n{printed}" in text or f"{run.url} {printed}" in text
     assert "its last checkpoint is at position 10" in text
 
 

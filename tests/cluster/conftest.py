@@ -21,7 +21,7 @@ from tests.cli.command import TIMEOUT, call, digests, start, train_words
 
 @dataclass(frozen=True)
 class Running:
-    """A running command, and what it told of its cluster."""
+    """A running command, and what it printed of its cluster."""
 
     process: subprocess.Popen[str]
     reported: dict[str, Any]

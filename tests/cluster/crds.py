@@ -28,7 +28,7 @@ def schemas(folder: Path) -> dict[str, dict[str, Any]]:
         (version,) = [v for v in definition["spec"]["versions"] if v["name"] == "v1"]
         kind = definition["spec"]["names"]["kind"]
         schema = strict(version["schema"]["openAPIV3Schema"])
-        # What every object has, and no definition says.
+        # What every object has, and no definition has.
         schema["properties"] |= {
             "apiVersion": {"const": "kubernetes.dask.org/v1"},
             "kind": {"const": kind},

@@ -91,7 +91,7 @@ FORESTS = {
 
 
 def rows_of(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the rows that a forest learns, and says something about: X, y and weights."""
+    """Return the rows that a forest learns, and predicts something of: X, y and weights."""
     draw = np.random.default_rng(0)
     X = draw.random((N, D), dtype=np.float32)
     w = draw.choice([0.0, 0.5, 1.0, 3.0], N)  # passed over, scaled, plain and repeated
@@ -112,7 +112,7 @@ def times_of(name: str) -> np.ndarray | None:
 
 
 def digest(name: str) -> str:
-    """Return the digest of what a forest learned and says."""
+    """Return the digest of what a forest learned and predicts."""
     (X, y, w), times = rows_of(name), times_of(name)
     named = {} if times is None else {"times": times[:LEARNED]}
     forest = FORESTS[name].fit(X[:LEARNED], y[:LEARNED], sample_weight=w[:LEARNED], **named)
@@ -120,7 +120,7 @@ def digest(name: str) -> str:
 
 
 def digest_of(forest: Any, X: np.ndarray) -> str:
-    """Return the digest of what an estimator has learned, and says of rows amid its stream."""
+    """Return the digest of what an estimator has learned, and predicts of rows amid its stream."""
     if hasattr(forest.forest_, "is_complete"):
         forest.forest_.is_complete = False
     header, trees = forest.forest_.state()
@@ -132,10 +132,10 @@ def digest_of(forest: Any, X: np.ndarray) -> str:
         if reported is not None:
             found.update(np.ascontiguousarray(reported).tobytes())
     ask = forest.predict_proba if hasattr(forest, "predict_proba") else forest.predict
-    said = ask(X)
+    predicted = ask(X)
     for alone in (X[:1], X[:1].astype(np.float64)):  # a way of their own
-        assert np.array_equal(ask(alone), said[:1])
-    found.update(np.ascontiguousarray(said).tobytes())
+        assert np.array_equal(ask(alone), predicted[:1])
+    found.update(np.ascontiguousarray(predicted).tobytes())
     return found.hexdigest()
 
 

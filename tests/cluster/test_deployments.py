@@ -196,7 +196,7 @@ def test_a_worker_job_is_a_valid_script(
     assert "tls://" in command
 
 
-def test_a_job_without_certificates_or_file_says_what_to_give(slurm: dict[str, str]) -> None:
+def test_a_job_without_certificates_or_file_names_what_to_give(slurm: dict[str, str]) -> None:
     environment = {**os.environ, **slurm}
     done = subprocess.run([TRAIN_SH], env=environment, capture_output=True, text=True)
     assert done.returncode == 2
@@ -235,7 +235,7 @@ def test_the_slurm_job_trains_on_jobs_that_it_submits(
     assert digests(run) == alone
 
 
-def test_plain_http_is_allowed_where_the_environment_says_so(
+def test_plain_http_is_allowed_where_the_environment_allows_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with moto_server() as endpoint:

@@ -62,7 +62,7 @@ def write(folder: Path, name: str) -> Path:
 
 
 def job(file: Path, name: str, **options: Any) -> str:
-    """Train a run on a cluster; return the digest of its forest, and of what it says."""
+    """Train a run on a cluster; return the digest of its forest, and of what it predicts."""
     if times_of(name) is not None:
         options |= {"time": "t", "exclude": ["t"]}
     run = train(

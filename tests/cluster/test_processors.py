@@ -1,7 +1,7 @@
 """Kernels for another processor than this one: made ahead of time, kept apart, the same forests.
 
 As in the image of cluster/Dockerfile, the other processor is one that lacks what this one has:
-Numba is told so by its settings, NumPy and the C library's exp and log by theirs.
+Numba learns that by its settings, NumPy and the C library's exp and log by theirs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.cluster.forests import FORESTS, digest
 pytestmark = pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
 
 # Of an Intel Xeon with AVX-512, as `python -m tests.cluster.forests` prints them. They may change
-# where the changelog says that forests do.
+# where forests do, by the changelog.
 KNOWN = Path(__file__).with_name("digests.json")
 ALGORITHM = "online-forest-regressor"
 ROWS = 3000  # of a job

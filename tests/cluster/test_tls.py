@@ -1,4 +1,4 @@
-"""Certificates in job files and options, plaintext schedulers: told before any work."""
+"""Certificates in job files and options, plaintext schedulers: refused before any work."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_certificates_are_by_their_authority_private_and_short_lived(tmp_path: P
     assert key.public_key() == member.public_key() != authority.public_key()
 
 
-def test_a_cluster_without_the_package_says_what_to_install(
+def test_a_cluster_without_the_package_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

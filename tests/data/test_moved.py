@@ -1,4 +1,4 @@
-"""Data that moved: a plan finds its files again, or says why it cannot."""
+"""Data that moved: a plan finds its files again, or explains why it cannot."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_lists_and_tuples_of_paths_are_read(write: Write) -> None:
     assert len(list_source([first])[0]) == 1
 
 
-def test_predict_says_who_answers_frames(tmp_path: Path) -> None:
+def test_predict_names_who_answers_frames(tmp_path: Path) -> None:
     X = np.random.default_rng(0).random((20, 2))
     AMFClassifier(n_estimators=1, random_state=0).fit(X, X[:, 0] > 0.5).save(tmp_path / "model")
     with pytest.raises(ParameterError, match=r"is DataFrame; .*FrameModel answers frames"):

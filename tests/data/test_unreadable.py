@@ -1,4 +1,4 @@
-"""Files that cannot be read: what they are is said, and no more than is known."""
+"""Files that cannot be read: what they are is named, and no more than is known."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, bool]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_a_file_is_is_said(tmp_path: Path, name: str) -> None:
+def test_what_a_file_is_is_named(tmp_path: Path, name: str) -> None:
     make, reported, is_damage = BROKEN[name]
     path = tmp_path / "a.parquet"
     make(path)

@@ -232,7 +232,7 @@ class Once:
 
 @pytest.fixture
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a listener hear of every turn of the coordinator, and steps be small."""
+    """Let a listener be called at every turn of the coordinator, and steps be small."""
     monkeypatch.setattr("dmondrian.distributed.worker.work_units.UNIT_ROWS", 500)
     monkeypatch.setattr("dmondrian.distributed.cluster.progress.ProgressReporter.interval", 0.0)
 

@@ -39,7 +39,7 @@ def tasks_known(dask_scheduler: Any) -> int:
 
 
 def wait_until_empty(client: Client) -> None:
-    """Let the cluster forget: it is told without waiting for an answer."""
+    """Let the cluster forget: it is asked without waiting for an answer."""
     wait_until(lambda: client.run_on_scheduler(tasks_known) == 0)
     wait_until(lambda: set(client.run(runs_held).values()) == {0})
 

@@ -57,7 +57,7 @@ def test_a_job_whose_files_are_all_in_a_bucket(
     run = train(follows, f"{bucket}/data", run=f"{bucket}/follows", **options)
     assert load(run.run_url).forest_.guard.position == ROWS
     assert train(follows, f"{bucket}/data", run=run.run_url, **options).metrics == run.metrics
-    assert score(run.run_url, f"{bucket}/data", f"{bucket}/told", client=client)["rows"] == ROWS
+    assert score(run.run_url, f"{bucket}/data", f"{bucket}/scored", client=client)["rows"] == ROWS
     compared = compare_runs([undisturbed.run_url, f"{bucket}/run@{ROWS}", run.run_url])
     assert compared["alike"] == [{"runs": ["A", "B"], "rows": ROWS, "delay": 1}]  # of copies
     parts = [name for name in store.list("scores") if name.endswith(".parquet")]

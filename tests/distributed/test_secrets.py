@@ -36,13 +36,13 @@ TYPED = ("distinct-signature-0008", "distinct-password-0009")  # in addresses, b
 
 
 class Overheard:
-    """Everything that was said, as bytes, by where it was said."""
+    """Everything that was sent or printed, as bytes, by where it was."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, bytes]] = []
+        self.seen: list[tuple[str, bytes]] = []
 
     def add(self, where: str, what: Any) -> None:
-        self.said.append((where, what if isinstance(what, bytes) else str(what).encode()))
+        self.seen.append((where, what if isinstance(what, bytes) else str(what).encode()))
 
     def error(self, error: BaseException) -> None:
         self.add("traceback", "".join(traceback.format_exception(error)))
@@ -56,18 +56,18 @@ class Overheard:
 
     def leaks(self) -> list[tuple[str, str]]:
         secrets = [*SECRETS.values(), *TYPED, "distinct-"]
-        return [(w, s) for w, what in self.said for s in secrets if s.encode() in what]
+        return [(w, s) for w, what in self.seen for s in secrets if s.encode() in what]
 
 
 @pytest.fixture
 def overheard(monkeypatch: pytest.MonkeyPatch, client: Client) -> Iterator[Overheard]:
     """Listen to what is sent to the scheduler, logged at any level and warned of."""
-    heard = Overheard()
+    found = Overheard()
     for name in ("submit", "map", "compute", "run", "register_plugin"):
         before = getattr(client, name)
 
         def spy(*args: Any, _before: Any = before, _name: str = name, **options: Any) -> Any:
-            heard.add(f"client.{_name}", cloudpickle.dumps((args, options)))
+            found.add(f"client.{_name}", cloudpickle.dumps((args, options)))
             return _before(*args, **options)
 
         monkeypatch.setattr(client, name, spy)
@@ -83,16 +83,16 @@ def overheard(monkeypatch: pytest.MonkeyPatch, client: Client) -> Iterator[Overh
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            yield heard
+            yield found
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
         for name, value in levels.items():
             logging.getLogger(name).setLevel(value)
     for warning in warned:
-        heard.add("warning", warning.message)
-    heard.add("log", stream.getvalue())
-    assert heard.leaks() == []
+        found.add("warning", warning.message)
+    found.add("log", stream.getvalue())
+    assert found.leaks() == []
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield f"s3://{BUCKET}"
 
 
-def test_a_job_says_no_secret(
+def test_a_job_prints_no_secret(
     bucket: str, adult: Path, client: Client, overheard: Overheard
 ) -> None:
     folder = f"{bucket}/secrets"  # buckets of one process are one, whoever serves them
@@ -126,8 +126,8 @@ def test_a_job_says_no_secret(
         overheard.add("pickle", cloudpickle.dumps(thing))
     for name in store.list():
         overheard.add(name, store.get(name))
-    assert any(where.startswith("client.") for where, _ in overheard.said)
-    assert any(where == "progress" for where, _ in overheard.said)
+    assert any(where.startswith("client.") for where, _ in overheard.seen)
+    assert any(where == "progress" for where, _ in overheard.seen)
     assert overheard.leaks() == []
 
 
@@ -144,7 +144,7 @@ def test_a_job_says_no_secret(
         (f"https://127.0.0.1:9/d.parquet?X-Amz-Signature={TYPED[0]}", f"s3://{BUCKET}/run"),
     ],
 )
-def test_a_job_that_fails_says_no_secret(
+def test_a_job_that_fails_prints_no_secret(
     bucket: str, adult: Path, client: Client, overheard: Overheard, data: str, run: str
 ) -> None:
     source = str(adult) if data == "LOCAL" else data
@@ -154,7 +154,7 @@ def test_a_job_that_fails_says_no_secret(
     assert overheard.leaks() == []
 
 
-def test_a_refused_signature_says_no_secret(
+def test_a_refused_signature_prints_no_secret(
     adult: Path, client: Client, overheard: Overheard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with faulty_server("refuses") as server:

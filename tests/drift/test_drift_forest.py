@@ -240,7 +240,7 @@ def test_it_follows_a_change() -> None:
 def test_no_delay_makes_it_worse_than_the_forest_that_never_forgets(
     delay: int, boosted: bool
 ) -> None:
-    """Two rules by turns, which change within the blocks: the last block says nothing of the next.
+    """Two rules by turns, which change within the blocks: the last block shows nothing of the next.
 
     At the longest delay the last of four blocks is the first that weights could be learned for.
     """
@@ -309,7 +309,7 @@ def test_memory_is_bounded_and_that_of_dead_trees_is_used_again(
     assert max(sizes[3:]) == sizes[3]
 
 
-def test_an_interrupted_forest_says_so_and_a_copy_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_forest_refuses_and_a_copy_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = switching(300)
     forest, _ = learned(X[:200], y[:200])
     before = copy.deepcopy(forest)

@@ -1,4 +1,4 @@
-"""An estimator whose rows all wait for their labels says so, and what to do."""
+"""An estimator whose rows all wait for their labels refuses, and names what to do."""
 
 from __future__ import annotations
 

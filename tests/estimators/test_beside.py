@@ -668,7 +668,7 @@ def test_who_comes_while_a_row_is_learned_is_let_in(
     n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forest, readers, are_seen = rows_alone(), [], []
-    monkeypatch.setattr(threads, "_LOOK_AGAIN", 1000.0)  # nobody finds out without being told
+    monkeypatch.setattr(threads, "_LOOK_AGAIN", 1000.0)  # nobody finds out without being shown
 
     def handle() -> None:
         reader = threading.Thread(target=lambda: forest.predict(NEW[:n]), daemon=True)
@@ -843,7 +843,7 @@ def test_parts_are_long_again_when_nobody_waits() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
-def test_a_forked_process_answers_or_says_why_not() -> None:
+def test_a_forked_process_answers_or_explains_why_not() -> None:
     run_here("forked", {})
 
 

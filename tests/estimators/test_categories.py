@@ -358,7 +358,7 @@ def test_what_is_no_category_is_refused(frame: Any, given: Any, message: str) ->
     assert not hasattr(model, "forest_")
 
 
-def test_what_does_not_go_with_them_says_why(tmp_path: Path) -> None:
+def test_what_does_not_go_with_them_is_refused(tmp_path: Path) -> None:
     two = FRAME[["x", "town"]]
     model = AMFClassifier(**ON).fit(two, LABELS)
     with pytest.raises(ParameterError, match="plain numbers"):

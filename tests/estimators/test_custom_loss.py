@@ -1,4 +1,4 @@
-"""Losses of the user's own: they equal the built-in ones, and what is no loss is told."""
+"""Losses of the user's own: they equal the built-in ones, and what is no loss is refused."""
 
 from __future__ import annotations
 

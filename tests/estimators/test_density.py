@@ -1,4 +1,4 @@
-"""MondrianDensity: exact for one tree, normalised within its error, and what it says of rows."""
+"""MondrianDensity: exact for one tree, normalised within its error, and what it returns of rows."""
 
 from __future__ import annotations
 

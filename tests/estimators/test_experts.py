@@ -135,7 +135,7 @@ def test_weights_of_zero_are_as_rows_that_did_not_come() -> None:
     np.testing.assert_array_equal(some.predict_proba(X), others.predict_proba(X))
 
 
-def test_an_interrupted_fit_of_a_set_is_said_and_a_copy_goes_on(
+def test_an_interrupted_fit_of_a_set_is_reported_and_a_copy_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     X, y = switching(200)
@@ -173,7 +173,7 @@ def test_other_experts_are_refused(settings: dict[str, Any], message: str) -> No
         model(**settings).fit(*switching(80))
 
 
-def test_what_takes_no_boosted_sets_says_so() -> None:
+def test_what_takes_no_boosted_sets_refuses_them() -> None:
     asked = model()
     asked._check_run()
     with pytest.raises(ParameterError, match="not experts"):
@@ -224,7 +224,7 @@ def test_damaged_kept_rows_are_refused() -> None:
         forest_from_state(header, others)
 
 
-def test_a_state_with_boosted_sets_says_so_in_both_places() -> None:
+def test_a_state_with_boosted_sets_has_them_in_both_places() -> None:
     header, trees = model().fit(*switching(100)).forest_.state()
     assert header["drift"]["version"] == 13
     forest_from_state(json.loads(json.dumps(header)), trees)

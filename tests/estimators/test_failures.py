@@ -55,7 +55,7 @@ def test_rows_of_another_width_never_reach_a_kernel() -> None:
             forest.update(wrong, np.zeros(3))
 
 
-def test_a_forest_that_was_interrupted_while_it_learned_says_so(
+def test_a_forest_that_was_interrupted_while_it_learned_refuses_to_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     X, y = rows(100), rows(100, seed=1)[:, 0]

@@ -289,7 +289,7 @@ def test_probabilities_of_a_cell_are_its_shares(loss) -> None:
     np.testing.assert_allclose(flipped.predict_proba(X[:1]), [[0.75, 0.25]], rtol=1e-12)
 
 
-def test_empty_cells_say_zero_where_asked() -> None:
+def test_empty_cells_predict_zero_where_asked() -> None:
     X = np.array([[0.1, 0.1], [0.12, 0.1]], np.float32)
     query = rows(200, seed=2)[:, :2]
     options = {"loss": "quantile", "lifetime": 6.0, "domain": "cube", "random_state": 0}
@@ -316,7 +316,7 @@ def test_bounds_without_a_learning_rate_are_refused(loss: str, bound: float) -> 
 
 
 def test_a_mixture_over_prunings_knows_large_labels() -> None:
-    """Halving the label and the bound halves what is said: the rate is in units of the label."""
+    """Halving the label and the bound halves predictions: the rate is in units of the label."""
     X, y = rows(), 1e5 * rows()[:, 0].astype(np.float64)
     options = {"aggregation": "aggregate", "lifetime": None, "random_state": 0}
     large = Regressor(2, bound=2.0**17, **options).fit(X, y)

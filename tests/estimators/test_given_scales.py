@@ -1,4 +1,4 @@
-"""Feature scales given as an array: what is taken, kept and told."""
+"""Feature scales given as an array: what is taken, kept and shown."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_impossible_probabilities_are_refused(forest, coverage) -> None:
         forest.predict_interval(data(3)[0], coverage)
 
 
-def test_calibrated_intervals_hold_as_many_rows_as_their_rank_says(forest) -> None:
+def test_calibrated_intervals_hold_as_many_rows_as_their_rank_implies(forest) -> None:
     """Of the m rows calibrated on, exactly ceil(coverage (m + 1)): errors are distinct."""
     X, y = data(199, seed=2)
     other = copy.deepcopy(forest).calibrate_intervals(X, y)

@@ -231,7 +231,7 @@ def test_bad_input_is_refused(monkeypatch) -> None:
 
 
 def test_features_are_no_data_frame() -> None:
-    """As scikit-learn's own sparse transformers: refused, and told how to go on."""
+    """As scikit-learn's own sparse transformers: refused, with how to go on."""
     X = np.random.default_rng(0).random((20, 2)).astype(np.float32)
     features = MondrianFeatures(3, random_state=0).fit(X)
     with pytest.raises(ValueError, match="scipy sparse matrix"):

@@ -65,7 +65,7 @@ def test_quantiles_are_those_of_the_labels_of_all_cells(lifetime: Any) -> None:
     assert np.array_equal(alone, found[:3])
 
 
-def test_one_tree_says_what_its_cells_say() -> None:
+def test_one_tree_predicts_what_its_cells_hold() -> None:
     X, levels = rows(), [0.05, 0.5, 0.9]
     forest = Regressor(1, loss="quantile", quantile=levels, lifetime=4.0, random_state=0)
     forest.fit(X, labels(X))

@@ -390,7 +390,7 @@ def test_onnx_encodes_them() -> None:
         np.testing.assert_allclose(found, known, rtol=1e-6)
 
 
-def test_what_does_not_go_with_them_says_why(tmp_path: Path) -> None:
+def test_what_does_not_go_with_them_is_refused(tmp_path: Path) -> None:
     import dask.array as da
 
     model = AMFClassifier(**ENCODED).fit(X[:, :2], LABELS)

@@ -46,7 +46,7 @@ def test_batches_threads_and_neighbours_change_no_byte(kind, X) -> None:
 def test_whole_weights_equal_repeats_and_zeros_leave_no_trace(kind, X) -> None:
     y = labels(X, kind)
     w = np.random.default_rng(0).integers(0, 4, len(X))
-    w[100] = 40  # repeats split, and find no room half way
+    w[100] = 40  # repeats split, and find no capacity half way
     weighted = kind(2, **QUICK).fit(X, y, sample_weight=w)
     repeated = kind(2, **QUICK).fit(np.repeat(X, w, axis=0), np.repeat(y, w))
     assert same_forest(weighted, repeated)
@@ -58,7 +58,7 @@ def test_repeats_go_on_where_memory_lacked() -> None:
     how = {"min_samples_leaf": 1.0, "min_gain": 0.0, "must_split_ratio": 1.0, "random_state": 0}
     weighted = OnlineRandomForestClassifier(1, **how).fit(X, y, sample_weight=w)
     repeated = OnlineRandomForestClassifier(1, **how).fit(np.repeat(X, w, axis=0), np.repeat(y, w))
-    assert weighted.forest_.n_nodes > 64  # more than there was room for at first
+    assert weighted.forest_.n_nodes > 64  # more than there was capacity for at first
     assert same_forest(weighted, repeated)
 
 
@@ -119,7 +119,7 @@ def test_the_fringe_bounds_memory(kind) -> None:
         sizes[limit] = forest.forest_.trees[0].pool.nbytes
     assert sizes[1] < sizes[20] < sizes[None]
     block = 8 * forest.forest_.parameters.fringe.section(forest.forest_.parameters.n_classes)
-    assert sizes[20] <= 2.25 * 20 * 6 * block  # at most d + 1 sections each, and room to grow
+    assert sizes[20] <= 2.25 * 20 * 6 * block  # at most d + 1 sections each, and capacity to grow
 
 
 def test_max_nodes_gives_candidates_up(X) -> None:
@@ -240,7 +240,7 @@ def test_later_classes_are_refused_and_change_nothing(X) -> None:
     assert same_forest(forest, other)
 
 
-def test_shifts_of_the_target_move_what_is_said(X) -> None:
+def test_shifts_of_the_target_move_predictions(X) -> None:
     y = np.round(labels(X, KINDS[1]).astype(float) * 64) / 64
     forest, moved = (OnlineRandomForestRegressor(3, **QUICK).fit(X, y + c) for c in (0.0, 2.0**20))
     for mine, its in zip(forest.forest_.state()[1], moved.forest_.state()[1], strict=True):

@@ -1,4 +1,4 @@
-"""Costs of two classes of the user's own: they equal the built-in ones; what is none is told."""
+"""Costs of two classes of the user's own: they equal the built-in ones; what is none is refused."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_an_import_looks_for_no_garbage_and_leaves_the_rest_as_it_was(
 ) -> None:
     code = (
         "import gc; import dmondrian; found = []; "
-        "gc.callbacks.append(lambda when, told: found.append(told)); "
+        "gc.callbacks.append(lambda when, about: found.append(about)); "
         "kind = dmondrian.AMFClassifier; gc.callbacks.clear(); import sys; "
         "sys.exit(0 if gc.isenabled() and len(found) < 3 else str(found))"
     )

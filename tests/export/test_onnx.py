@@ -242,7 +242,7 @@ def test_without_onnx_the_extra_is_named(rows, monkeypatch) -> None:
         to_onnx(AMFClassifier())
 
 
-def test_the_command_writes_a_file_or_says_why_not(rows, tmp_path: Path) -> None:
+def test_the_command_writes_a_file_or_explains_why_not(rows, tmp_path: Path) -> None:
     forest = AMFClassifier(n_estimators=2, calibrate=False, random_state=0)
     forest.fit(rows[0][:300], rows[1][:300])
     forest.save(tmp_path / "model")

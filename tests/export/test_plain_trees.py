@@ -18,7 +18,7 @@ from dmondrian import (
 )
 from dmondrian.export import shap_trees
 
-# What it plots with says so, by matplotlib.
+# What it plots with warns of it, by matplotlib.
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 

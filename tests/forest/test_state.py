@@ -106,7 +106,7 @@ def damaged(arrays: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str
     return new
 
 
-def said(check: Callable[..., None], *args: Any, **named: Any) -> str:
+def printed(check: Callable[..., None], *args: Any, **named: Any) -> str:
     try:
         check(*args, **named)
     except CorruptError as error:
@@ -125,11 +125,11 @@ def test_faults_are_those_that_are_there(n_classes: int, domain: str) -> None:
             a = {**a, "fringe": np.zeros(0, np.int32)}
         is_counts, signed, may = n_classes > 0, turn % 2 == 0, domain == "cube"
         reported = [
-            (wrong_links(entry, a), said(state.check_links, entry, a, D)),
-            (wrong_values(a), said(state.check_values, entry, a)),
+            (wrong_links(entry, a), printed(state.check_links, entry, a, D)),
+            (wrong_values(a), printed(state.check_values, entry, a)),
             (
                 wrong_statistics(a, is_counts, may, signed),
-                said(state.check_statistics, entry, a, is_counts, may, has_signed_prices=signed),
+                printed(state.check_statistics, entry, a, is_counts, may, has_signed_prices=signed),
             ),
         ]
         for expected, message in reported:
@@ -150,7 +150,7 @@ def test_nodes_apart_from_the_tree_are_found() -> None:
     side = "left" if a["left"][above] == v else "right"
     a[side][above], a["parent"][leaf] = leaf, above  # the leaf takes the place of v,
     a["left"][v], a["parent"][v] = v, v  # which is its own child
-    assert "increase downward" in said(state.check_links, entry, a, D)
+    assert "increase downward" in printed(state.check_links, entry, a, D)
 
 
 def test_nodes_that_no_split_names_are_found() -> None:
@@ -159,7 +159,7 @@ def test_nodes_that_no_split_names_are_found() -> None:
         a = {name: array.copy() for name, array in arrays.items()}
         a["left"][v] = a["right"][v] = a["feature"][v] = -1  # a leaf like any other
         a["time"][v] = np.inf
-        assert "binary tree" in said(state.check_links, entry, a, D)
+        assert "binary tree" in printed(state.check_links, entry, a, D)
 
 
 def test_a_box_is_looked_at_to_its_last_feature() -> None:
@@ -168,7 +168,7 @@ def test_a_box_is_looked_at_to_its_last_feature() -> None:
         for place in np.ndindex(arrays[name].shape):
             a = {**arrays, name: arrays[name].copy()}
             a[name][place] = np.nan
-            assert "boxes" in said(state.check_values, entry, a)
+            assert "boxes" in printed(state.check_values, entry, a)
 
 
 @pytest.mark.parametrize("n_classes", [0, 3])
@@ -189,7 +189,7 @@ def test_boxes_apart_from_their_cells_are_found(n_classes: int) -> None:
             a[side[0]][a[side[1]][v], a["feature"][v]] = a["threshold"][v]
         expected = are_cells(entry["root"], a)
         assert expected or turn
-        assert ("sides of splits" in said(state.check_cells, entry, a)) is not expected
+        assert ("sides of splits" in printed(state.check_cells, entry, a)) is not expected
         found[expected] += 1
     assert min(found.values()) > 100
 
@@ -212,7 +212,7 @@ def test_a_stored_forest_on_the_cube_has_its_boxes_in_their_cells() -> None:
 @pytest.mark.parametrize("rows", [0, 10])
 @pytest.mark.parametrize("behind", [0, 1])
 def test_trees_that_learned_other_rows_are_no_forest(rows: int, behind: int) -> None:
-    """Kernels are not told of an empty tree among others."""
+    """Kernels are not given an empty tree among others."""
     parameters = ForestParameters(algorithm="amf-classifier", n_features=D, n_classes=2, seed=1)
     forests = [Forest(parameters, [0, 1]), Forest(parameters, [0, 1])]
     X = np.random.default_rng(0).random((20, D), np.float32)

@@ -75,7 +75,7 @@ def test_counts_of_rows_are_counts(place: int, value: Any) -> None:
         Forest.from_state(header, trees)
 
 
-def test_no_cell_heard_less_than_nothing() -> None:
+def test_no_cell_has_rows_below_zero() -> None:
     header, trees = forest("sgd").state()
     trees[0]["stat"][1, WEIGHT - nodes.STAT] = -1.0
     with pytest.raises(CorruptError, match="tree 0: its cells' marks and rows"):

@@ -1,4 +1,4 @@
-"""What a stored forest may say of its loss, and that other forests' bytes do not speak of it."""
+"""What a stored forest may have of its loss, and that other forests' bytes do not mention it."""
 
 from __future__ import annotations
 

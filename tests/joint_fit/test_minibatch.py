@@ -99,7 +99,7 @@ def test_single_rows_leave_no_trace_in_nodes_that_were_leaves(domain: str) -> No
     assert state_of(whole) == state_of(parts)
 
 
-def test_rows_are_heard_again_in_any_pieces() -> None:
+def test_rows_are_applied_again_in_any_pieces() -> None:
     """Cells are looked up for many batches at once, which must be those of each batch."""
     X, y = data(900)
     forests = [Forest(parameters("range", **SGD), range(3)) for _ in range(2)]
@@ -120,13 +120,13 @@ def test_one_tree_is_a_ridge_estimate_after_its_first_batch() -> None:
     for start, stop in pieces(0, 64, 64):
         forest.update(X[start:stop], y[start:stop])
     cells = leaves_of(forest, X)[:, 0]
-    said = forest.predict_sums(X).mean[:, 0]
+    predicted = forest.predict_sums(X).mean[:, 0]
     expected = np.bincount(cells, y)[cells] / (np.bincount(cells)[cells] + RIDGE)
-    assert np.corrcoef(said, expected)[0, 1] > 0.98
+    assert np.corrcoef(predicted, expected)[0, 1] > 0.98
 
 
 @pytest.mark.parametrize("domain", ["cube", "range"])
-def test_a_longer_lifetime_changes_no_forecast_until_rows_are_heard(domain: str) -> None:
+def test_a_longer_lifetime_changes_no_forecast_until_rows_are_applied(domain: str) -> None:
     X, y, weights = (values[:310] for values in held_out_data())  # passes end within a batch
     sweep = WarmSweep(parameters(domain, **SGD), 6, X, weights, 1, np.inf)
     learned = np.flatnonzero(weights > 0.0)
@@ -153,9 +153,9 @@ def test_the_sweep_is_its_slow_reference(domain: str) -> None:
         fresh = realised(parameters(domain), 6, X, weights, 1, lifetime, None)
         is_cut = [bool(t.i[t.head_i[nodes.ROOT], nodes.LEFT] >= 0) for t in fresh.trees]
         for _ in range(2):  # passes over the rows
-            said = slow.at(leaves_of(fresh, X), is_cut)
+            predicted = slow.at(leaves_of(fresh, X), is_cut)
         assert n_columns == slow.n_columns
-        assert error == pytest.approx(np.mean((said[held] - y[held]) ** 2), rel=1e-6)
+        assert error == pytest.approx(np.mean((predicted[held] - y[held]) ** 2), rel=1e-6)
 
 
 def test_passes_come_near_the_exact_fit() -> None:

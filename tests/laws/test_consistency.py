@@ -55,11 +55,11 @@ def test_the_error_of_the_classifier_falls_faster_than_the_root_of_the_minimax_r
     for done, n in pairwise((0, *STEPS)):
         forest.update(X[done:n], y[done:n])
         sums = forest.predict_sums(asked, lifetimes=np.array([0.5, growth.at(n)]))
-        for found, said in zip((fixed, growing), sums.total[..., 1] / 20.0, strict=True):
-            is_wrong = (said > 0.5) != (truth > 0.5)
+        for found, predicted in zip((fixed, growing), sums.total[..., 1] / 20.0, strict=True):
+            is_wrong = (predicted > 0.5) != (truth > 0.5)
             found.append(float((np.abs(2.0 * truth - 1.0) * is_wrong).mean()))
             # Devroye, Gyorfi, Lugosi (1996), Theorem 6.5, by which Theorem 2 gives Theorem 3.
-            assert found[-1] <= 2.0 * np.sqrt(((said - truth) ** 2).mean())
+            assert found[-1] <= 2.0 * np.sqrt(((predicted - truth) ** 2).mean())
     assert slope_of(growing) < -1.0 / (d + 2), growing
     assert slope_of(fixed) > -0.5 / (d + 2), fixed
 

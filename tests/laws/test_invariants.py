@@ -110,12 +110,12 @@ def test_a_row_seen_before_costs_minus_log_of_the_prediction() -> None:
             old = int(rng.integers(0, i + 1))
             x, y = case.X[old : old + 1], float(rng.integers(case.n_classes))
             before = log_total_weight(forest, case.alpha)
-            said = forest.predict_sums(x).total[0, int(y)]
+            predicted = forest.predict_sums(x).total[0, int(y)]
             n_nodes = forest.n_nodes
             forest.update(x, np.array([y]))
             assert forest.n_nodes == n_nodes
             paid = log_total_weight(forest, case.alpha) - before
-            assert paid == pytest.approx(math.log(said), abs=1e-9)
+            assert paid == pytest.approx(math.log(predicted), abs=1e-9)
 
 
 def log_total_weight(forest: Forest, alpha: float) -> float:

@@ -113,7 +113,7 @@ def test_the_cell_of_a_point_reaches_exponentially_far() -> None:
 
 
 @pytest.mark.parametrize("domain", ["range", "cube"])
-def test_without_discounts_the_hierarchy_says_frequencies(domain: str) -> None:
+def test_without_discounts_the_hierarchy_predicts_frequencies(domain: str) -> None:
     """O17: D = 0 gives the frequencies of the cell."""
     rng = np.random.default_rng(0)
     X, y = rng.random((80, 2)).astype(np.float32), rng.integers(0, 3, 80).astype(float)

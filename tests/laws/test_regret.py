@@ -134,18 +134,18 @@ def play_numbers(forest: AMFRegressor, n_small: int, n_large: int, seed: int) ->
     points, loss = np.linspace(0.2, 0.8, 4).astype(np.float32), 0.0
     for i in range(n_small + n_large):
         k, y = i % 4, float(rng.choice([-0.01, 0.01]))
-        said = forest.predict(points[:, None]) if i else np.zeros(4)
+        predicted = forest.predict(points[:, None]) if i else np.zeros(4)
         if i > n_small:
             nodes, regret = forest.nodes(0), np.empty((4, 2))
             for j, x in enumerate(points):
                 for side in (0, 1):
                     losses = (forecasts_above(nodes, x) - (-1.0, 1.0)[side]) ** 2
-                    regret[j, side] = (said[j] - (-1.0, 1.0)[side]) ** 2 - losses.min()
+                    regret[j, side] = (predicted[j] - (-1.0, 1.0)[side]) ** 2 - losses.min()
             regret += 1e-3 * rng.random(regret.shape)
             k, side = np.unravel_index(regret.argmax(), regret.shape)
             y = (-1.0, 1.0)[side]
         if i or forest.empty_cell == "prior":  # else nothing is forecast of the first row
-            loss += (y - said[k]) ** 2
+            loss += (y - predicted[k]) ** 2
         forest.partial_fit(points[k : k + 1, None], [y])
     return loss
 
@@ -235,8 +235,8 @@ def test_an_empty_cell_forecasts_0_where_the_prior_does() -> None:
         ).fit(X, y)  # fmt: skip
         reported = forest.nodes(0)
         assert (reported["n_rows"] == 0.0).any()
-        said = forest.predict([[0.95]])
-        assert said[0] == pytest.approx(expected)
+        predicted = forest.predict([[0.95]])
+        assert predicted[0] == pytest.approx(expected)
         assert forest.predict([[0.95]], return_std=True)[0][0] == pytest.approx(expected)
 
 
@@ -254,10 +254,10 @@ def play_signs(seed: int, n: int, d: int) -> tuple[AMFRegressor, np.ndarray, np.
     X, y, loss = rng.random((n, d), np.float32), np.empty(n), 0.0
     forest = theory(seed)
     for i, x in enumerate(X):
-        said = forest.predict(x[None])[0] if i else 0.0
+        predicted = forest.predict(x[None])[0] if i else 0.0
         side = 1.0 if X[i, 0] > 0.5 else -1.0  # a function of x, so that deep prunings are good
-        y[i] = side if rng.random() < 0.6 else -1.0 if said > 0.0 else 1.0
-        loss += (y[i] - said) ** 2
+        y[i] = side if rng.random() < 0.6 else -1.0 if predicted > 0.0 else 1.0
+        loss += (y[i] - predicted) ** 2
         forest.partial_fit(x[None], y[i : i + 1])
     return forest, X, y, loss
 

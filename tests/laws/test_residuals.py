@@ -16,7 +16,7 @@ from tests.reference.amf import Node, ReferenceTree
 from tests.reference.draws import RowDraws
 from tests.reference.statistics import Counts
 
-# Seeds are fixed, so a law either holds for good or not; the level only says how rare a draw the
+# Seeds are fixed, so a law either holds for good or not; the level only sets how rare a draw the
 # fixed ones may be.
 LEVEL = 1e-4
 ORDERS = ("as drawn", "sorted", "outside in", "one cluster after the other")
@@ -53,7 +53,7 @@ def test_residuals_have_their_laws_in_any_row_order(order: str, d: int) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_residuals_near_each_other_are_independent(order: str) -> None:
-    """A parent's wait says nothing of its child's: no box is shared."""
+    """A parent's wait depends on nothing of its child's: no box is shared."""
     X = ordered(cloud(100, 3, seed=9), order)
     above, below = [], []
     for nodes in nodes_of(grow_forest(X, n_trees=80, seed=9)):

@@ -192,7 +192,7 @@ class ReferenceTree:
         self.reweigh_all()
 
     def extend(self, x: Sequence[np.float32], y: float) -> tuple[Node, bool]:
-        """Make room for x, the label uncounted; return its leaf and whether it was created."""
+        """Make a place for x, the label uncounted; return its leaf and whether it was created."""
         if self.root is None:
             self.root = self._new_node(self.memory.empty(None), x)
             return self.root, True

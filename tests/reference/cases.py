@@ -58,7 +58,7 @@ def random_case(number: int, regression: bool = False) -> Case:
     elif look == 4:  # the ends of float32: subnormals beside the largest
         ends = np.array([-3e38, -1e-40, 0.0, 1e-45, 1e-38, 1.0, 3e38], np.float32)
         X = rng.choice(ends, size=(n, d))
-    elif look == 5:  # neighbours: hardly room for a threshold
+    elif look == 5:  # neighbours: hardly a place for a threshold
         X = np.float32(1.0) + rng.integers(0, 4, size=(n, d)) * np.float32(2.0**-23)
     if rng.random() < 0.3:  # constant columns
         X[:, rng.random(d) < 0.4] = np.float32(3.5)

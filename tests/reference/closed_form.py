@@ -31,7 +31,7 @@ def log_kt(counts: Sequence[float], alpha: float) -> float:
 def tree_of(
     arrays: Mapping[str, np.ndarray], alpha: float, charge_opening: bool, split_pure: bool = True
 ) -> ReferenceTree:
-    """Return a reference tree that stands where the classifier's `nodes(tree)` says.
+    """Return a reference tree that stands where the classifier's `nodes(tree)` are.
 
     A row that opens a leaf is free or costs log K; every node inherits exactly one such row, so
     without the charge every log weight is larger by log K (not those of the cube's cells without

@@ -109,7 +109,7 @@ class CubeTree:
         return [math.fsum(self.w[r] * self.y[r] for r in cell.rows) / sum(weights)]
 
     def predict(self, x: np.ndarray, lifetime: float, prior: bool) -> list[float]:
-        """Return what the cell of x says, in the partition of all of the cube."""
+        """Return what the cell of x predicts, in the partition of all of the cube."""
         cell = self.root()
         above = cell
         point = next((r for r in cell.rows if (self.X[r] == x).all()), None)
@@ -126,16 +126,16 @@ class CubeTree:
     def smoothed(self, x: np.ndarray, lifetime: float, gamma: float) -> list[float]:
         """Return interpolated Kneser-Ney; a cell with one point is not split, but ended."""
         lifetime = min(lifetime, self.lifetime)
-        cell, said = self.root(), [1.0 / self.n_classes] * self.n_classes
+        cell, predicted = self.root(), [1.0 / self.n_classes] * self.n_classes
         while self.is_split(cell, lifetime):
-            said = self._smooth(cell, cell.split()[0], said, gamma, is_leaf=False)
+            predicted = self._smooth(cell, cell.split()[0], predicted, gamma, is_leaf=False)
             cell = cell.child_of(self.X, x)
         if not cell.rows:
-            return said
+            return predicted
         end, is_apart = self._parting(cell, x, lifetime)
         if is_apart:
-            return self._smooth(cell, end, said, gamma, is_leaf=False)
-        return self._smooth(cell, lifetime, said, gamma, is_leaf=True)
+            return self._smooth(cell, end, predicted, gamma, is_leaf=False)
+        return self._smooth(cell, lifetime, predicted, gamma, is_leaf=True)
 
     def _parting(self, cell: Cell, x: np.ndarray, lifetime: float) -> tuple[float, bool]:
         """Return when x is parted from a cell's only point, if it is before the lifetime."""

@@ -2,7 +2,7 @@
 
 Relies on the structure of the trees of :mod:`amf` of this folder, whose nodes get memories and odds
 of their own, and takes logarithms and exponentials, and those of gamma functions, from the package,
-which has its own. Sums are in the order that the design says: from 0, by inputs, classes, memories
+which has its own. Sums are in the order of the design: from 0, by inputs, classes, memories
 or experts as they stand; so that what is equal is equal to the last bit.
 
 Trees are kept in a list, born and thrown away by the rule as it stands: one is born before each row

@@ -116,6 +116,6 @@ def fine_places() -> list[tuple[float, float]]:
 
 
 def kernel_places() -> list[tuple[float, float]]:
-    """Return the 16 places that the package says it takes: quantiles z^2 (3 - 2 z)."""
+    """Return the 16 places that the package has to take: quantiles z^2 (3 - 2 z)."""
     points = [((z + 1.0) / 2.0, share) for z, share in zip(*leggauss(16), strict=True)]
     return [(z * z * (3.0 - 2.0 * z), 3.0 * z * (1.0 - z) * share) for z, share in points]

@@ -2,7 +2,7 @@
 
 Every candidate child keeps histograms of its own; nothing is derived from anything else, and the
 fringe is chosen by fractions. Shares no code with the package. What Appendix A leaves open is as
-:mod:`dmondrian.growth.fringe` says.
+:mod:`dmondrian.growth.fringe` has it.
 
 References
 ----------

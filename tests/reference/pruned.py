@@ -1,6 +1,6 @@
 """A tree at a lifetime: every node whose split comes later is a leaf.
 
-What such a tree says is written as the papers do, node by node and recursively: proportions,
+What such a tree predicts is written as the papers do, node by node and recursively: proportions,
 votes, means, and interpolated Kneser-Ney smoothing with its branch-off prediction, whose
 expected discount is integrated numerically. Shares no code with the package.
 
@@ -39,7 +39,7 @@ class Pruned:
     """A grown tree, at a lifetime.
 
     `how` is "mean", "vote" or "hierarchy"; `expected` averages over where x may branch off;
-    `prior` makes an empty cell say 1/K or 0 and not what its parent says.
+    `prior` makes an empty cell predict 1/K or 0 and not what its parent does.
     """
 
     tree: ReferenceTree
@@ -63,24 +63,26 @@ class Pruned:
     def predict(self, x: Sequence[np.float32]) -> list[float]:
         """Return class probabilities, or the mean."""
         path = self.path(x)
-        said, alive = np.zeros(len(self.cell_says(path[0]))), 1.0
+        predicted, alive = np.zeros(len(self.cell_predicts(path[0]))), 1.0
         for node in path if self.expected else []:
             rate = sum_in_lanes(extensions(node, x))
             paused = node.is_leaf and not self.tree.split_pure and node.memory.is_pure
             end = min(node.time, self.lifetime)
             if rate > 0.0 and not paused:
                 off = -math.expm1(-rate * (end - node.time_above))
-                said = said + alive * off * np.array(self.branch_says(node, rate, end))
+                predicted = predicted + alive * off * np.array(
+                    self.branch_predicts(node, rate, end)
+                )
                 alive *= 1.0 - off
-        return (said + alive * np.array(self.cell_says(path[-1]))).tolist()
+        return (predicted + alive * np.array(self.cell_predicts(path[-1]))).tolist()
 
-    def cell_says(self, node: Node) -> list[float]:
+    def cell_predicts(self, node: Node) -> list[float]:
         if self.how == "hierarchy":
             return self.smoothed(node)
         return self.voted(own_forecast(node))
 
-    def branch_says(self, node: Node, rate: float, end: float) -> list[float]:
-        """Return what an empty cell says that branches off above `node`."""
+    def branch_predicts(self, node: Node, rate: float, end: float) -> list[float]:
+        """Return what an empty cell predicts that branches off above `node`."""
         if self.how != "hierarchy":
             own = own_forecast(node)
             empty = [1.0 / len(own) if isinstance(node.memory, Counts) else 0.0] * len(own)

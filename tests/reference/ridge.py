@@ -32,20 +32,20 @@ def weights_of(
 class SlowSweep:
     """Values of cells that are warm-started, lifetime by lifetime (B16, section 4.2.2).
 
-    A batch is at most an eighth of the rows heard before it, does not cross a power of two, and
+    A batch is at most an eighth of the rows applied before it, does not cross a power of two, and
     changes what cells say at its end: by the sum of its residuals in the cell over
-    max(weight + ridge, sqrt(weight heard + ridge)). Cells that heard nothing say the mean label.
+    max(weight + ridge, sqrt(weight applied + ridge)). Cells without rows predict the mean label.
     """
 
     def __init__(self, y: np.ndarray, weights: np.ndarray, ridge: float, batch_size: int) -> None:
         self.y, self.weights, self.ridge, self.batch_size = y, weights, ridge, batch_size
         self.learned = np.flatnonzero(weights > 0.0)
         self.cells, self.position = np.zeros((0, 0), np.int64), 0
-        self.known: list[dict[int, tuple[float, float]]] = []  # by tree: value, weight heard
+        self.known: list[dict[int, tuple[float, float]]] = []  # by tree: value, weight applied
         self.means: dict[int, tuple[float, float]] = {}  # of trees that are cut: value, weight
 
     def at(self, cells: np.ndarray, is_cut: list[bool]) -> np.ndarray:
-        """Go on to cells int64 [n, T], hear the rows once; return what they say, [n].
+        """Go on to cells int64 [n, T], apply the rows once; return what they predict, [n].
 
         ``is_cut`` tells of which trees the whole is no cell any more.
         """
@@ -53,22 +53,22 @@ class SlowSweep:
         self.cells, self.known = cells, [{} for _ in range(n_trees)]
         for t in range(n_trees):
             for r in self.learned.tolist():
-                value, heard = 0.0, 0.0
+                value, applied = 0.0, 0.0
                 if known:
-                    value, heard = known[t][before[r, t]]
-                    heard *= self._weight(cells, r, t) / self._weight(before, r, t)
+                    value, applied = known[t][before[r, t]]
+                    applied *= self._weight(cells, r, t) / self._weight(before, r, t)
                     if is_cut[t] and t not in self.means:
                         self.means[t] = known[t][before[r, t]]
-                self.known[t][cells[r, t]] = value, heard
+                self.known[t][cells[r, t]] = value, applied
             if is_cut[t] and not known:
                 self.means[t] = 0.0, 0.0
         start = 0
         while start < len(self.learned):
             size = self._batch()
             assert start + size <= len(self.learned)  # no batch goes over the end of a pass
-            self._hear(self.learned[start : start + size].tolist())
+            self._apply(self.learned[start : start + size].tolist())
             start += size
-        return np.array([np.mean(self._said(r)) for r in range(len(self.y))])
+        return np.array([np.mean(self._predicted(r)) for r in range(len(self.y))])
 
     @property
     def n_columns(self) -> int:
@@ -84,26 +84,26 @@ class SlowSweep:
             octave *= 2
         return min(max(octave // 8, 1), self.batch_size)
 
-    def _said(self, r: int) -> list[float]:
+    def _predicted(self, r: int) -> list[float]:
         reported = []
         for t, known in enumerate(self.known):
-            value, heard = known.get(self.cells[r, t], (0.0, 0.0))
-            reported.append(value if heard > 0.0 or t not in self.means else self.means[t][0])
+            value, applied = known.get(self.cells[r, t], (0.0, 0.0))
+            reported.append(value if applied > 0.0 or t not in self.means else self.means[t][0])
         return reported
 
-    def _hear(self, rows: list[int]) -> None:
-        said = {r: self._said(r) for r in rows}
+    def _apply(self, rows: list[int]) -> None:
+        predicted = {r: self._predicted(r) for r in rows}
         for t, known in enumerate(self.known):
             for cell in {self.cells[r, t] for r in rows}:
                 mine = [r for r in rows if self.cells[r, t] == cell]
                 weight = sum(self.weights[r] for r in mine)
-                left = sum(self.weights[r] * (self.y[r] - np.mean(said[r])) for r in mine)
-                heard = known[cell][1] + weight
-                rate = 1.0 / max(weight + self.ridge, np.sqrt(heard + self.ridge))
-                known[cell] = said[mine[0]][t] + rate * left, heard
+                left = sum(self.weights[r] * (self.y[r] - np.mean(predicted[r])) for r in mine)
+                applied = known[cell][1] + weight
+                rate = 1.0 / max(weight + self.ridge, np.sqrt(applied + self.ridge))
+                known[cell] = predicted[mine[0]][t] + rate * left, applied
             if t in self.means:
-                mean, heard = self.means[t]
+                mean, applied = self.means[t]
                 left = sum(self.weights[r] * (self.y[r] - mean) for r in rows)
-                heard += sum(self.weights[r] for r in rows)
-                self.means[t] = mean + left / (heard + self.ridge), heard
+                applied += sum(self.weights[r] for r in rows)
+                self.means[t] = mean + left / (applied + self.ridge), applied
         self.position += len(rows)

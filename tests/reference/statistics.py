@@ -33,7 +33,7 @@ class Counts:
         return sum(self.counts)
 
     def forecast(self) -> list[float]:
-        """Return (n_c + alpha) / (n + K alpha); an empty node says 1/K."""
+        """Return (n_c + alpha) / (n + K alpha); an empty node predicts 1/K."""
         total = self.weight + self.n_classes * self.alpha
         return [(n + self.alpha) / total for n in self.counts]
 
@@ -92,7 +92,7 @@ class Moments:
         return 0.0 if self.inherited is None else self.inherited
 
     def forecast(self) -> list[float]:
-        """Return the mean; an empty node says what its parent said when it was created."""
+        """Return the mean; an empty node predicts what its parent did when it was created."""
         return [self.mean]
 
     def price(self, label: float, weight: float, opens: bool) -> float:

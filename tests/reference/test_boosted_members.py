@@ -1,4 +1,4 @@
-"""Members that mix boosted sets are what the design says, row by row."""
+"""Members that mix boosted sets are what the design has, row by row."""
 
 from __future__ import annotations
 

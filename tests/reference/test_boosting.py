@@ -1,4 +1,4 @@
-"""Boosted sets are what their definition says, to the last bit."""
+"""Boosted sets are what their definition has, to the last bit."""
 
 from __future__ import annotations
 

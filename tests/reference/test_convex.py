@@ -216,5 +216,5 @@ def test_a_large_weight_is_priced_as_its_repeats(loss: str, w: float) -> None:
 
 
 def whole_price(loss: str, y: float) -> float:
-    """Return what a row costs that finds what it says."""
+    """Return what a row costs that finds what it predicts."""
     return np.exp(min(np.log(y), 5.0)) - y * np.log(y) if loss == "poisson" else 0.0

@@ -106,7 +106,7 @@ def test_a_fixed_lifetime_stops_the_same_cells(number: int, lifetime: float) -> 
 @pytest.mark.parametrize("number", numbers(40, 2))
 @pytest.mark.parametrize("regression", [False, True], ids=["classes", "targets"])
 @pytest.mark.parametrize("prior", [False, True], ids=["parent", "prior"])
-def test_every_lifetime_speaks_for_the_whole_partition(
+def test_every_lifetime_predicts_for_the_whole_partition(
     number: int, regression: bool, prior: bool
 ) -> None:
     """Also where a leaf with one point is not split: its cells go on, unseen."""
@@ -121,16 +121,16 @@ def test_every_lifetime_speaks_for_the_whole_partition(
     queries = np.concatenate([case.X[:4], rng.random((6, case.X.shape[1]))]).astype(np.float32)
     lifetimes = np.array([0.1, 1.0, 4.0, 30.0])
     found = forest.predict_sums(queries, lifetimes=lifetimes).total
-    for said, lifetime in zip(found, lifetimes.tolist(), strict=True):
-        for x, p in zip(queries, said, strict=True):
+    for predicted, lifetime in zip(found, lifetimes.tolist(), strict=True):
+        for x, p in zip(queries, predicted, strict=True):
             expected = reference.predict(x, lifetime, prior)
             np.testing.assert_allclose(p, expected, rtol=1e-9, atol=1e-9)
     if not regression:
         smooth = kernel_forest(case, **changes(False, "hierarchy", domain="cube"))
         found = smooth.predict_sums(queries, lifetimes=lifetimes).total
         gamma = 10.0 * case.X.shape[1]
-        for said, lifetime in zip(found, lifetimes.tolist(), strict=True):
-            for x, p in zip(queries, said, strict=True):
+        for predicted, lifetime in zip(found, lifetimes.tolist(), strict=True):
+            for x, p in zip(queries, predicted, strict=True):
                 expected = reference.smoothed(x, lifetime, gamma)
                 np.testing.assert_allclose(p, expected, rtol=1e-9, atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""Forests that follow a stream are what the design says, tree by tree and row by row."""
+"""Forests that follow a stream are what the design has, tree by tree and row by row."""
 
 from __future__ import annotations
 

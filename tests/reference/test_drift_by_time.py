@@ -1,4 +1,4 @@
-"""Forests whose labels come by time are what the rule says, row by row."""
+"""Forests whose labels come by time are what the rule has, row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forests of numbers that follow a stream are what the design says, tree by tree, row by row."""
+"""Forests of numbers that follow a stream are what the design has, tree by tree, row by row."""
 
 from __future__ import annotations
 

@@ -108,10 +108,12 @@ def test_the_mixture_is_the_posterior_mean_over_all_prunings(loss: str) -> None:
             path.append(v)
             goes_left = x[reported["feature"][v]] <= reported["threshold"][v]
             v = reported["left"][v] if goes_left else reported["right"][v]
-        says = [
+        predicted = [
             next(reported["forecast"][u, 0] for u in path if u in leaves) for leaves, _ in every
         ]
-        assert ask(x[None])[0] == pytest.approx((weights * says).sum() / weights.sum(), rel=1e-10)
+        assert ask(x[None])[0] == pytest.approx(
+            (weights * predicted).sum() / weights.sum(), rel=1e-10
+        )
 
 
 def test_prices_are_losses_of_forecasts_made_before() -> None:

@@ -46,7 +46,7 @@ def test_messages_equal_the_dense_posterior(number: int, expected: bool) -> None
             np.testing.assert_allclose([mean, square], process.moments(list(x), expected), **near)
 
 
-def test_far_from_all_rows_the_prior_speaks() -> None:
+def test_far_from_all_rows_the_prior_predicts() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.random((400, 2)).astype(np.float32), rng.normal(3.0, 2.0, 400)
     case = dataclasses.replace(random_case(0, True), X=X, y=y, w=None, max_nodes=None)
@@ -135,5 +135,5 @@ def test_on_the_cube_covariances_follow_the_cells(number: int, lifetime: float) 
     if np.ptp(y) < 1e-6:
         return
     process = LabelProcess(np.array([parted(x) for x in X]), y, w, X.shape[1], lifetime)
-    for x, said in zip(queries, np.hstack([found.total[0], squares[0]]), strict=True):
-        np.testing.assert_allclose(said, process.moments(parted(x)), rtol=1e-7, atol=1e-9)
+    for x, predicted in zip(queries, np.hstack([found.total[0], squares[0]]), strict=True):
+        np.testing.assert_allclose(predicted, process.moments(parted(x)), rtol=1e-7, atol=1e-9)

@@ -96,20 +96,20 @@ def test_expected_extension_is_the_mean_of_many_extensions(split_pure: bool) -> 
         leaf = tree.leaf_of(list(x))
         # A paused leaf pauses at a label it agrees with; the label matters in no other way.
         label = float(np.argmax(leaf.memory.counts))  # type: ignore[union-attr]
-        said = []
+        predicted = []
         for draw in range(400):
             throw_away = pickle.loads(kept)
             throw_away.seed = draw
-            said.append(throw_away.blend(throw_away.extend(list(x), label)[0]))
-        error = np.std(said, axis=0) / np.sqrt(len(said))
+            predicted.append(throw_away.blend(throw_away.extend(list(x), label)[0]))
+        error = np.std(predicted, axis=0) / np.sqrt(len(predicted))
         spread = max(spread, float(error.max()))
         found = forest.predict_sums(x[None]).total[0]
-        assert (np.abs(np.mean(said, axis=0) - found) < 4.0 * error + 1e-3).all()
+        assert (np.abs(np.mean(predicted, axis=0) - found) < 4.0 * error + 1e-3).all()
     assert spread > 2e-3  # points that hardly ever branch off would show nothing
 
 
 @pytest.mark.parametrize("number", numbers(N_CASES, 10))
-def test_leaves_alone_speak_without_aggregation(number: int) -> None:
+def test_leaves_alone_predict_without_aggregation(number: int) -> None:
     case = random_case(number)
     tree = reference_tree(case)
     tree.use_aggregation = False

@@ -93,8 +93,8 @@ def test_a_fit_is_scikit_learns(
         columns = np.sort(phi.tolil().rows.tolist(), axis=1)
         optimum = minimise(loss, Cells(columns, phi.shape[1]), y, own, 2, RIDGE)
         bias = optimum.intercepts if loss == "hinge" else 0.0
-        said = optimum.scores(Cells(columns, phi.shape[1]))[:, 0]
-        mine = objective(loss, said, y, own, np.append(optimum.weights, bias))
+        predicted = optimum.scores(Cells(columns, phi.shape[1]))[:, 0]
+        mine = objective(loss, predicted, y, own, np.append(optimum.weights, bias))
         bias = same.intercept_ if loss == "hinge" else 0.0
         its = objective(loss, expected, y, own, np.append(same.coef_, bias))
         assert mine == pytest.approx(its, rel=1e-6)
@@ -139,13 +139,13 @@ def test_going_on_to_smaller_cells_changes_no_forecast(monkeypatch) -> None:
     path = LossPath(parameters("log_loss"), T, (X, y.astype(float), np.ones(100)), 1)
     before = path.at(2.0)
     assert path.optimum is not None
-    said, started = path.optimum.scores(before), []
+    predicted, started = path.optimum.scores(before), []
     monkeypatch.setattr(
         kernel_loss, "minimise", lambda *given: started.append(given) or path.optimum
     )
     after = path.at(3.0)
     assert after.n_columns > before.n_columns
-    assert started[0][6].scores(after) == pytest.approx(said, abs=1e-12)
+    assert started[0][6].scores(after) == pytest.approx(predicted, abs=1e-12)
 
 
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])

@@ -61,9 +61,9 @@ def test_every_lifetime_of_one_tree(number: int, regression: bool, expected: boo
             found = forest.predict_sums(queries, lifetimes=lifetimes).total
             own = forest.predict_sums(queries).total
             lifetimes = [*lifetimes, GROW.at(forest.total_weight)]
-            for lifetime, said in zip(lifetimes, [*found, own], strict=True):
+            for lifetime, predicted in zip(lifetimes, [*found, own], strict=True):
                 pruned = Pruned(tree, float(lifetime), how, expected, prior, gamma)
-                for x, p in zip(queries, said, strict=True):
+                for x, p in zip(queries, predicted, strict=True):
                     np.testing.assert_allclose(p, pruned.predict(list(x)), rtol=1e-8, atol=1e-11)
 
 

@@ -78,7 +78,7 @@ class OfCost(CubeTree):
 @pytest.mark.parametrize("bound", [None, 0.8])
 @pytest.mark.parametrize("empty_cell", ["parent", "prior"])
 @pytest.mark.parametrize("cost", sorted(COSTS))
-def test_a_stream_says_what_cells_and_minima_by_hand_say(
+def test_a_stream_predicts_what_cells_and_minima_by_hand_do(
     cost: str, empty_cell: str, bound: float | None
 ) -> None:
     rng = np.random.default_rng(2)
@@ -102,9 +102,9 @@ def test_a_stream_says_what_cells_and_minima_by_hand_say(
         trees = [
             OfCost(X[:n], y[:n], w[:n], seed, t, 0, LIFETIME, best, beta) for t in range(TREES)
         ]
-        said = [
+        predicted = [
             [tree.predict(x, LIFETIME, empty_cell == "prior")[0] for tree in trees] for x in asked
         ]
         found = forest.decision_function(asked)
-        np.testing.assert_allclose(found, np.mean(said, axis=1), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(found, np.mean(predicted, axis=1), rtol=1e-12, atol=1e-12)
         assert np.array_equal(forest.predict(asked), (found > 0.0).astype(int))

@@ -96,7 +96,7 @@ GENERALIZED: list[dict[str, Any]] = [
 
 
 def generalized(**options: Any) -> bytes:
-    """Return the statistics of a small generalised forest, and what it says."""
+    """Return the statistics of a small generalised forest, and what it predicts."""
     rng = np.random.default_rng(0)
     X, y = rng.random((40, 2)).astype(np.float32), np.minimum(rng.poisson(0.7, 40), 1.0)
     forest = GeneralizedMondrianForestRegressor(2, random_state=0, **options).fit(X, y)
@@ -116,7 +116,7 @@ def with_a_fringe(kind: Any) -> bytes:
 
 
 def row_by_row() -> bytes:
-    """Return what a forest says of rows that come alone, each learned after it was asked about."""
+    """Return what a forest predicts of rows that come alone, each before it is learned."""
     rng = np.random.default_rng(0)
     X, y = rng.random((140, 3)).astype(np.float32), rng.integers(0, 2, 140)
     how = {"feature_scales": None, "alpha": 0.5, "charge_opening": True, "random_state": 0}

@@ -107,7 +107,7 @@ def test_a_weight_of_three_is_three_rows_and_halves_add_up() -> None:
         assert one == pytest.approx(log_kt(once.counts, 0.3), rel=1e-11)
 
 
-def test_one_row_costs_minus_log_of_what_the_extended_tree_said() -> None:
+def test_one_row_costs_minus_log_of_what_the_extended_tree_predicted() -> None:
     inserted_above_a_branch = 0
     for number in range(40):
         case = random_case(number)
@@ -118,10 +118,12 @@ def test_one_row_costs_minus_log_of_what_the_extended_tree_said() -> None:
             leaf, opens = tree.extend(list(x), y)
             assert tree.root is not None
             prior = tree.root.log_subtree
-            said = tree.blend(leaf)
+            predicted = tree.blend(leaf)
             tree.learn_label(leaf, y, 1.0, opens)
-            assert tree.root.log_subtree - prior == pytest.approx(math.log(said[int(y)]), abs=1e-11)
-            assert sum(said) == pytest.approx(1.0, abs=1e-12)
+            assert tree.root.log_subtree - prior == pytest.approx(
+                math.log(predicted[int(y)]), abs=1e-11
+            )
+            assert sum(predicted) == pytest.approx(1.0, abs=1e-12)
             if len(tree.nodes) == before + 2:
                 above = tree.nodes[before]
                 assert above.left is not None
@@ -132,7 +134,7 @@ def test_one_row_costs_minus_log_of_what_the_extended_tree_said() -> None:
 
 
 def test_an_insertion_changes_a_subtree_weight_by_a_factor_within_half() -> None:
-    """And the ancestors must be told: keeping their old odds is not the sum over prunings."""
+    """And the ancestors must know of it: keeping their old odds is not the sum over prunings."""
     reported_and_unreported_differ = 0
     for number in range(30):
         case = random_case(number)
@@ -184,11 +186,11 @@ def test_squared_loss_of_the_blend_is_bounded_by_the_weights_when_eta_is_the_the
             for x, y in zip(case.X, case.y, strict=True):
                 leaf, opens = tree.extend(list(x), y)
                 assert tree.root is not None
-                prior, said = tree.root.log_subtree, tree.blend(leaf)[0]
+                prior, predicted = tree.root.log_subtree, tree.blend(leaf)[0]
                 tree.learn_label(leaf, y, 1.0, opens)
-                holds = rate * (y - said) ** 2 <= prior - tree.root.log_subtree + 1e-9
+                holds = rate * (y - predicted) ** 2 <= prior - tree.root.log_subtree + 1e-9
                 if len(tree.labels) == 1:
-                    continue  # nothing could be said of the first row
+                    continue  # nothing could be predicted of the first row
                 if rate < 1.0 / bound**2:
                     assert holds
                 else:

@@ -46,14 +46,14 @@ def test_the_sweep_is_a_model_from_scratch_at_every_lifetime(domain: str) -> Non
         fresh = realised(parameters(domain, at), T, X, weights, 1, max(at, 1e-9), None)
         cells = leaves_of(fresh, X) + offsets
         phi = features(np.concatenate([cells, cells]))[: len(X)]
-        is_heard = phi[weights > 0.0].any(axis=0)
-        w, log_det, likelihood = weights_of(phi[:, is_heard], y - mean, weights, RIDGE)
+        has_rows = phi[weights > 0.0].any(axis=0)
+        w, log_det, likelihood = weights_of(phi[:, has_rows], y - mean, weights, RIDGE)
         assert swept.table[-1, 1] == pytest.approx(log_det, rel=1e-8)
         constant = whole.log_likelihoods[0] - first_likelihood(y, weights)
         assert swept.log_likelihoods[-1] - constant == pytest.approx(likelihood, rel=1e-8)
         values = swept.fit.values[0, swept.fit.cell].mean(axis=0)
-        assert values == pytest.approx(phi[:, is_heard] @ w, abs=1e-8)
-        error = ((y[held] - mean - phi[held][:, is_heard] @ w) ** 2).sum()
+        assert values == pytest.approx(phi[:, has_rows] @ w, abs=1e-8)
+        error = ((y[held] - mean - phi[held][:, has_rows] @ w) ** 2).sum()
         assert whole.table[stage, 3] == pytest.approx(error, rel=1e-8)
 
 
@@ -75,8 +75,8 @@ def test_online_is_ridge_regression_on_all_rows(domain: str, n: int) -> None:
     forest.update(X[290:], y[290:])
     phi = features(columns_of(forest, X))
     w = weights_of(phi, y - y.mean(), np.ones(n), RIDGE)[0]
-    said = forest.predict_sums(X).mean[:, 0]
-    assert said == pytest.approx(phi @ w + y.mean(), abs=1e-9)
+    predicted = forest.predict_sums(X).mean[:, 0]
+    assert predicted == pytest.approx(phi @ w + y.mean(), abs=1e-9)
     whole = Forest(parameters(domain), range(T))
     whole.update(X, y)
     assert whole.state()[0] == forest.state()[0]
@@ -108,7 +108,7 @@ def test_independent_fits_do_not_depend_on_the_order_of_rows(n: int, weighted: b
     model = MondrianKernelRegressor(
         5, lifetime=3.0, fitting="independent", regularization=5.0, domain="cube", random_state=0
     )
-    said = model.fit(X, y, w).predict(X)
+    predicted = model.fit(X, y, w).predict(X)
     mean = np.average(y, weights=w)
     by_tree = [
         np.bincount(cells, w * (y - mean))[cells] / (np.bincount(cells, w)[cells] + 5.0)
@@ -116,12 +116,14 @@ def test_independent_fits_do_not_depend_on_the_order_of_rows(n: int, weighted: b
         if (cells >= 0).all()
     ]
     if not weighted:  # cells of rows without weight are empty, and forecast the mean
-        assert said == pytest.approx(mean + np.mean(by_tree, axis=0), abs=1e-12)
+        assert predicted == pytest.approx(mean + np.mean(by_tree, axis=0), abs=1e-12)
     for order in (slice(None, None, -1), np.random.default_rng(2).permutation(n)):
-        assert model.fit(X[order], y[order], w[order]).predict(X) == pytest.approx(said, abs=1e-12)
+        assert model.fit(X[order], y[order], w[order]).predict(X) == pytest.approx(
+            predicted, abs=1e-12
+        )
     more, labels = X[:4], y[:4] + 1.0
     moved = model.partial_fit(more, labels).predict(more)
-    assert (moved != said[:4]).any()
+    assert (moved != predicted[:4]).any()
     assert np.isfinite(moved).all()
 
 

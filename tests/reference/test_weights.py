@@ -40,8 +40,8 @@ def test_norms_and_predictions_are_those_of_the_weights(number: int, prior: bool
     lifetimes, shares = np.array([1.5, 4.0]), debiasing_weights(4.0 / 1.5)
     tree = CubeTree(X, y, np.ones(len(X)), case.seed, case.tree, 0)
     each = np.array([[row_weights(tree, x, t, prior) for x in queries] for t in lifetimes])
-    said = forest.predict_sums(queries, lifetimes=lifetimes).total[:, :, 0]
-    np.testing.assert_allclose(said, each @ y, rtol=1e-9, atol=1e-9)
+    predicted = forest.predict_sums(queries, lifetimes=lifetimes).total[:, :, 0]
+    np.testing.assert_allclose(predicted, each @ y, rtol=1e-9, atol=1e-9)
     expected = np.linalg.norm(np.tensordot(shares, each, 1), axis=1)
     order = rng.permutation(len(X))
     found = weight_norms(forest, queries, X[order], lifetimes, shares)

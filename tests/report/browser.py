@@ -1,7 +1,7 @@
 """A real headless Chromium, spoken to in its own protocol over a pair of pipes.
 
 It is looked for by the names that Debian and others install it under, or in `CHROMIUM`. Where there
-is none `.ci/run` installs it; `NAMES` says which.
+is none `.ci/run` installs it; `NAMES` has which.
 """
 
 from __future__ import annotations

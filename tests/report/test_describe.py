@@ -1,4 +1,4 @@
-"""`describe` says what a person asks of a run, in lines that fit a screen."""
+"""`describe` prints what a person asks of a run, in lines that fit a screen."""
 
 from __future__ import annotations
 

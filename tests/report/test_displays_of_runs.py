@@ -186,7 +186,7 @@ def test_dependence_of_numbers_and_of_what_is_refused(of_numbers, kernel, densit
 
 
 @pytest.mark.parametrize("k", [2, 3, 6])
-def test_streams_and_arrays_have_what_scikit_learn_says_of_them(k: int) -> None:
+def test_streams_and_arrays_have_what_scikit_learn_finds_of_them(k: int) -> None:
     X, y = stream(k)
     forest = AMFClassifier(n_estimators=2, random_state=0, feature_scales=None)
     proba = np.floor(stream_predictions(forest, X, y) * 8.0) / 8.0  # bounds of bins

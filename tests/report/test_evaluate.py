@@ -1,4 +1,4 @@
-"""`evaluate` says of which rows the model knows the labels already."""
+"""`evaluate` names of which rows the model knows the labels already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of runs: what they tell is what the run says, and a browser shows all of it."""
+"""Pages of runs: what they show is what the run has, and a browser shows all of it."""
 
 from __future__ import annotations
 

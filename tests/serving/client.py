@@ -82,17 +82,17 @@ def serving(model: Path | str, *words: str) -> Iterator[Server]:
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )
     errors: list[str] = []
-    said: queue.Queue[str] = queue.Queue()
+    printed: queue.Queue[str] = queue.Queue()
     readers = [
         threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True),
         threading.Thread(
-            target=lambda: [*map(said.put, process.stdout or ()), said.put("")], daemon=True
+            target=lambda: [*map(printed.put, process.stdout or ()), printed.put("")], daemon=True
         ),
     ]
     for reader in readers:
         reader.start()
     try:
-        line = said.get(timeout=TIMEOUT)
+        line = printed.get(timeout=TIMEOUT)
         assert line, f"no start: {process.wait(TIMEOUT)} {''.join(errors)}"
         about = json.loads(line)
         assert about["event"] == "serving", line

@@ -1,4 +1,4 @@
-"""Ranked labels: exact while there is room, and true bounds beyond it, in any order and merge."""
+"""Ranked labels: exact up to their capacity, and true bounds beyond it, in any order and merge."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A proxy in front of an S3 server that is slow, fails or breaks off for a while.
 
 Relies on the server answering whole requests. Promises that a request reaches the server at most
-once, that an answer that was spoilt says nothing of whether the server did what was asked, and
+once, that an answer that was spoilt shows nothing of whether the server did what was asked, and
 that without a fault it changes nothing.
 """
 

@@ -1,4 +1,4 @@
-"""Servers on this machine's loopback that speak S3: moto's, and a small one with chosen faults."""
+"""S3 servers on this machine's loopback: moto's, and a small one with chosen faults."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class FaultyHandler(BaseHTTPRequestHandler):
             return
         is_conditional = self.headers.get("If-None-Match") == "*"
         if is_conditional and not is_new and server.fault != "ignores the condition":
-            self._answer(412 if server.fault != "says 409" else 409, b"<Error/>")
+            self._answer(412 if server.fault != "answers 409" else 409, b"<Error/>")
             return
         server.objects[self.path] = body
         if server.fault == "writes and fails" and server.failures > 0:

@@ -72,7 +72,7 @@ class TestS3Store(StoreContract):
         open_store(store.url + "0").put("x", b"1")
         assert store.list() == []
 
-    def test_missing_bucket_says_what_to_check(self, store: Store) -> None:
+    def test_missing_bucket_names_what_to_check(self, store: Store) -> None:
         there = open_store("s3://no-such-bucket/x")
         for action in (there.probe, there.list, lambda: there.get("x")):
             with pytest.raises(StoreError, match="There is no bucket no-such-bucket"):
@@ -102,7 +102,7 @@ def test_probe_refuses_a_store_that_ignores_the_condition(faulty: FaultyServer) 
     assert faulty.objects == {}
 
 
-@pytest.mark.parametrize("faulty", ["says 409"], indirect=True)
+@pytest.mark.parametrize("faulty", ["answers 409"], indirect=True)
 def test_a_refusal_in_other_words_is_read_and_compared(faulty: FaultyServer) -> None:
     store = open_store(f"s3://{BUCKET}/run")
     store.probe()
@@ -244,7 +244,7 @@ def test_a_port_is_no_status(reported: str, advice: str) -> None:
     ],
     indirect=["faulty"],
 )
-def test_what_a_store_refuses_says_what_to_do(
+def test_what_a_store_refuses_names_what_to_do(
     faulty: FaultyServer, of_runs: str, of_data: str
 ) -> None:
     with pytest.raises(StoreError) as caught:

@@ -29,7 +29,7 @@ from dmondrian.tree.nodes import (
     Tree,
     make_tree,
 )
-from dmondrian.tree.prefetch import N_NOTED, Way
+from dmondrian.tree.prefetch import N_NOTED, CachedPath
 
 LENGTHS = [0, 1, 7, 8, 47, 48, 49, 96, 130]
 
@@ -63,7 +63,7 @@ def way_up(n_above: int, n_stats: int, eta: float = 1.0) -> Tree:
     return tree
 
 
-def ways(n_above: int) -> list[Way]:
+def ways(n_above: int) -> list[CachedPath]:
     """Return notes of the way up that are true, of another way, and none."""
     nodes = np.full(N_NOTED, 7, np.int32)
     known = min(n_above - 1, N_NOTED)
@@ -71,7 +71,7 @@ def ways(n_above: int) -> list[Way]:
     true[:n] = n_above - 1 - np.arange(n)
     mixed = true.copy()
     mixed[n // 2 : n // 2 + 3] = 0
-    return [Way(true, n), Way(mixed, n), Way(nodes, n), Way(nodes, 0)]
+    return [CachedPath(true, n), CachedPath(mixed, n), CachedPath(nodes, n), CachedPath(nodes, 0)]
 
 
 @pytest.mark.parametrize("n_above", LENGTHS)

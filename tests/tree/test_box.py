@@ -102,7 +102,7 @@ def _switches(name: str) -> Any:
 
     @intrinsic
     def move(typing_context, word):  # type: ignore[no-untyped-def]  # numba's signature
-        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # likewise
+        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]  # as above
             place, byte = cgutils.alloca_once_value(builder, args[0]), ir.IntType(8).as_pointer()
             kind = ir.FunctionType(ir.VoidType(), [byte])
             function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.sse.{name}")

@@ -63,14 +63,14 @@ def test_how_boxes_are_written_changes_no_byte(
     pieces = grown(X, y, 37, **changes)
     whole = grown(X, y, ROWS, **changes)
     asked = np.ascontiguousarray(X[::3] * np.float32(0.9))  # values that no box has
-    said = pieces.predict_sums(asked, spread=True, distance=True)
+    predicted = pieces.predict_sums(asked, spread=True, distance=True)
     monkeypatch.setattr(box_encoding_choice, "_LEAST", 10_000)
     plain = grown(X, y, 37, **changes)
     assert len(plain.trees[0].columns.binary) == 0
     assert len(pieces.trees[0].columns.binary) > BINARY // 2
     assert bytes_of(pieces) == bytes_of(whole) == bytes_of(plain)
     expected = plain.predict_sums(asked, spread=True, distance=True)
-    for one, other in zip(said[:3], expected[:3], strict=True):
+    for one, other in zip(predicted[:3], expected[:3], strict=True):
         assert one.tobytes() == other.tobytes()
 
 
@@ -89,12 +89,12 @@ def test_columns_of_zeros_of_both_signs_change_no_byte(
     whole = grown(X, y, len(X), **changes)
     read = Forest.from_state(*pieces.state())
     assert len(pieces.trees[0].columns.binary) == 4
-    said = pieces.predict_sums(X, spread=True, distance=True)
+    predicted = pieces.predict_sums(X, spread=True, distance=True)
     monkeypatch.setattr(box_encoding_choice, "_LEAST", 10_000)
     plain = grown(X, y, 37, **changes)
     assert bytes_of(pieces) == bytes_of(whole) == bytes_of(read) == bytes_of(plain)
     expected = plain.predict_sums(X, spread=True, distance=True)
-    for one, other in zip(said[:3], expected[:3], strict=True):
+    for one, other in zip(predicted[:3], expected[:3], strict=True):
         assert one.tobytes() == other.tobytes()
 
 

@@ -38,7 +38,7 @@ def test_gamma_functions_agree_with_the_library() -> None:
     )
 
 
-def test_a_table_of_log_gamma_says_what_the_recurrence_does() -> None:
+def test_a_table_of_log_gamma_equals_the_recurrence() -> None:
     near = [np.nextafter(9.5, 0.0), np.nextafter(9.5, 10.0), 0.25, 11.75]  # whose bits are others
     values = [*(0.5 * np.arange(1, 60)), *near]
     recurrence = keyed_random.log_gamma_by_recurrence
@@ -94,7 +94,7 @@ def test_repeats_after_many_rows_cost_what_they_do_one_by_one(
 
 
 @pytest.mark.parametrize("w", [2.0**21, 1e15, 1e99])
-def test_many_repeats_of_the_first_row_cost_what_stirling_says(w: float) -> None:
+def test_many_repeats_of_the_first_row_cost_what_stirling_has(w: float) -> None:
     """Gamma(w + 1/2) / (Gamma(1/2) Gamma(w + 1)) for a class of two that came alone."""
     expected = -0.5 * math.log(math.pi * w) - 1.0 / (8.0 * w)
     assert kt.log_repeats(0.0, 0.0, 0.5, 2, w) == pytest.approx(expected, rel=1e-12)

@@ -25,10 +25,10 @@ from dmondrian.tree.prefetch import (
     _N_NEAR,
     N_AHEAD,
     N_NOTED,
+    CachedPath,
     Hint,
     RowInTrees,
     RowsInTree,
-    Way,
     fetch_boxes,
     look_ahead,
     prefetch_for,
@@ -200,8 +200,8 @@ def test_the_boxes_that_are_asked_for_are_the_lowest_on_the_way(
     assert min(lengths) < _BOXES < N_NOTED + _BOXES < max(lengths)
 
 
-def with_room(tree: nodes.Tree) -> nodes.Tree:
-    """Return a copy with room for a hundred nodes more."""
+def with_capacity(tree: nodes.Tree) -> nodes.Tree:
+    """Return a copy with capacity for a hundred nodes more."""
     i, box, bits = (
         np.concatenate([a, np.zeros((100, a.shape[1]), a.dtype)])
         for a in (tree.i, tree.box, tree.bits)
@@ -209,7 +209,7 @@ def with_room(tree: nodes.Tree) -> nodes.Tree:
     return _with_views(tree._replace(i=i, box=box, bits=bits, head_i=tree.head_i.copy()))
 
 
-def missed(tree: nodes.Tree, leaf: int, hint: Hint | Way, n_noted: int) -> list[int]:
+def missed(tree: nodes.Tree, leaf: int, hint: Hint | CachedPath, n_noted: int) -> list[int]:
     """Return the nodes above a leaf for which another is expected."""
     v, level, found = leaf, n_noted - 1, []
     while (parent := int(tree.i[v, nodes.PARENT])) >= 0:
@@ -244,7 +244,7 @@ def test_a_row_that_is_taken_in_finds_its_way_up_as_noted(
     growth, stat, _, rule = forest.policies
     deepest = n_inserted = 0
     for r in range(len(X)):
-        tree = with_room(forest.trees[0])
+        tree = with_capacity(forest.trees[0])
         way = way_in(tree, X[r]) if r else []
         known, leaf = np.full(N_NOTED, -7, np.int32), [int(tree.head_i[nodes.ROOT]), *way][-1]
         known[: len(way)] = way
@@ -266,7 +266,9 @@ def test_boxes_are_looked_at_on_the_way_up_that_was_noted(monkeypatch: pytest.Mo
         getattr(f, "py_func", f) for f in (range_growth.first_outside, range_growth.climb)
     )
 
-    def note(tree: nodes.Tree, leaf: int, newest: int, x: Row, way: Way) -> tuple[int, int, int]:
+    def note(
+        tree: nodes.Tree, leaf: int, newest: int, x: Row, way: CachedPath
+    ) -> tuple[int, int, int]:
         wrong.append(missed(tree, leaf, way, way.n))
         return climb(tree, leaf, newest, x, way)
 

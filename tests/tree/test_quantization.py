@@ -48,14 +48,14 @@ def test_how_boxes_are_written_in_steps_changes_no_byte(
     assert len(pieces.trees[0].columns.stepped) >= 14
     asked = X[::3] * np.float32(0.9)  # values that no box has
     asked[::2] = X[::3][::2]
-    said = [one.predict_sums(asked, spread=True, distance=True)[:3] for one in (pieces, read)]
+    predicted = [one.predict_sums(asked, spread=True, distance=True)[:3] for one in (pieces, read)]
     without_steps(monkeypatch)
     plain = grown(X, y, 37, **changes)
     assert len(plain.trees[0].columns.stepped) == 0
     assert bytes_of(pieces) == bytes_of(whole) == bytes_of(read) == bytes_of(plain)
     assert bytes_of(early) == bytes_of(grown(X[:400], y[:400], 400, **changes))
     expected = plain.predict_sums(asked, spread=True, distance=True)[:3]
-    for ours in said:
+    for ours in predicted:
         for one, other in zip(ours, expected, strict=True):
             assert one.tobytes() == other.tobytes()
 
@@ -158,7 +158,7 @@ def test_rows_that_do_not_fit_are_asked_about_as_they_are(
     if not changes.get("domain"):
         asked[::7] *= np.float32(-1e6)
     trees = list(forest.trees)
-    said = forest.predict_sums(asked, spread=True, distance=True)[:3]
+    predicted = forest.predict_sums(asked, spread=True, distance=True)[:3]
     alone = [forest.predict_sums(row[None], spread=True, distance=True)[:3] for row in asked]
     assert all(mine is other for mine, other in zip(forest.trees, trees, strict=True))
     without_steps(monkeypatch)
@@ -167,8 +167,8 @@ def test_rows_that_do_not_fit_are_asked_about_as_they_are(
     assert not len(plain.trees[0].columns.stepped) + len(plain.trees[0].columns.binary)
     expected = plain.predict_sums(asked, spread=True, distance=True)[:3]
     for k in range(3):
-        assert said[k].tobytes() == expected[k].tobytes()
-        assert said[k].tobytes() == np.concatenate([one[k] for one in alone]).tobytes()
+        assert predicted[k].tobytes() == expected[k].tobytes()
+        assert predicted[k].tobytes() == np.concatenate([one[k] for one in alone]).tobytes()
 
 
 def test_features_that_grow_wider_are_written_anew_a_few_times(

@@ -76,8 +76,8 @@ def test_each_changed_mark_is_refused(width: int, dtype: str) -> None:
         for bit in range(32 * sparse.marks.shape[1]):
             marks = sparse.marks.copy()
             marks.view(np.uint32)[v, bit // 32] ^= np.uint32(1 << bit % 32)
-            says = "beyond its" if bit >= width else "are marked, and there are"
-            with pytest.raises(CorruptError, match=says):
+            message = "beyond its" if bit >= width else "are marked, and there are"
+            with pytest.raises(CorruptError, match=message):
                 dense_rows(sparse._replace(marks=marks))
 
 

@@ -113,7 +113,7 @@ def test_columns_alone_are_tried_as_among_columns_of_zeros(estimator: Any) -> No
     assert reported.tolist() == [losses[0], np.inf, losses[2], losses[3]]
 
 
-def test_room_is_reserved_for_nodes_that_there_may_be() -> None:
+def test_memory_is_reserved_for_nodes_that_there_may_be() -> None:
     drawn = AMFClassifier(random_state=0)._forest_parameters(10, 2)
     for parameters, expected in (
         (drawn, 10_000),

@@ -48,7 +48,7 @@ def marks(end: int, density: int) -> set[int]:
     return {t for t in range(1, end) if t % max(1, 2 ** (t.bit_length() - 1) // density) == 0}
 
 
-def test_marks_are_where_they_are_said_to_be() -> None:
+def test_marks_are_where_they_belong() -> None:
     before, hits = np.empty(10_000), np.empty(10_000)
     write_hits(0.0, np.empty(0), 64.0, before, hits)
     assert (before == np.arange(10_000)).all()

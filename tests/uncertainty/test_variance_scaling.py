@@ -188,7 +188,7 @@ def test_rows_begun_anew_for_lack_of_memory_are_forecast_once(kind: type) -> Non
     parts = kind(2, domain="cube", calibrate=True, **FIXED)
     for start in range(0, 300, 10):
         parts.partial_fit(X[start : start + 10], y[start : start + 10], **more)
-        parts = pickle.loads(pickle.dumps(parts))  # without the room that the trees had
+        parts = pickle.loads(pickle.dumps(parts))  # without the capacity that the trees had
     assert parts.forest_.calibration == whole.forest_.calibration
     assert same_forest(parts, whole)
 

@@ -129,7 +129,7 @@ class LocalProcess(WorkerPlugin):
 
     Ctrl-C in a terminal reaches all processes of its group; the coordinator decides alone. Messages
     about tasks and heartbeats that a closing cluster cuts short are filtered out. And Python does
-    not look for garbage in all modules as it ends, which takes 0.3 s.
+    not look for garbage in all modules as it ends, which would take time.
     """
 
     name = "dmondrian-local-process"
@@ -372,7 +372,7 @@ def warm(
 
 
 def _warm_members(parameters: ForestParameters) -> None:
-    """Do what :func:`warm` does, for a forest that follows the stream."""
+    """Load the kernels of a forest that follows the stream, as :func:`warm` does for others."""
     assert parameters.drift is not None  # asked for
     delay = min(parameters.drift.delay, 64)  # a long block has no kernels of its own
     drift = replace(parameters.drift, delay=delay if parameters.drift.period is None else 64)

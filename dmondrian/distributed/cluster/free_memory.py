@@ -23,7 +23,7 @@ from dask.utils import key_split
 
 
 def free_memory() -> None:
-    """Free what is not in use; takes about a tenth of a second."""
+    """Give memory that is not in use back; seldom, for it looks at all objects."""
     gc.collect()
     key_split.cache_clear()
     pa.default_memory_pool().release_unused()

@@ -48,7 +48,7 @@ def _do_nothing() -> None:
 
 
 class _Changes:
-    """How often workers came or went, as the scheduler reports it to one client."""
+    """Counter of workers that came or went, as the scheduler reports it to one client."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -172,7 +172,7 @@ class Workers:
 
     @property
     def seconds_left(self) -> float:
-        """How much longer a run waits for a worker, or for the scheduler to return."""
+        """Seconds for which a run still waits for a worker, or for the scheduler to return."""
         left = self._patience - (time.monotonic() - self._seen)
         if not self.is_connected:  # the client gives up after its timeout and closes itself
             left = min(left, float(getattr(self._client, "_timeout", left)))

@@ -23,7 +23,7 @@ _FEWER, _SHOWN = 4.0, 4  # rows of the point that is shown before another; point
 
 
 class AgeCurve:
-    """Points of a curve.
+    """Curve of how old the trees are that forecasts come from, along the stream.
 
     Attributes
     ----------

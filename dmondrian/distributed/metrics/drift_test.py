@@ -56,7 +56,7 @@ class _Window(NamedTuple):
 
 
 class DriftTest:
-    """Windows of one stream.
+    """Test for a rise of the loss along one stream, over windows.
 
     Parameters
     ----------

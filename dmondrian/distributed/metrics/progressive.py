@@ -128,7 +128,7 @@ class Progressive:
 
     @property
     def delay_in_words(self) -> str:
-        """How far ahead rows were forecast."""
+        """Description of how far ahead rows were forecast, for people."""
         return delay_in_words(self.delay)
 
     @property
@@ -149,7 +149,7 @@ class Progressive:
         turns: Sequence[int] | None = None,
         earlier: np.ndarray | None = None,
     ) -> None:
-        """Add rows.
+        """Add forecasts and labels of rows to all sums.
 
         Parameters
         ----------

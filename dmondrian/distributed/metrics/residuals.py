@@ -144,7 +144,7 @@ class Residuals:
 
 
 class Coverage:
-    """How often labels lie below quantiles, or within central intervals of a normal distribution.
+    """Counts of labels below quantiles, or within central intervals of a normal distribution.
 
     Attributes
     ----------

@@ -68,7 +68,7 @@ class StreamMetrics:
         turns: Sequence[int] | None = None,
         earlier: np.ndarray | None = None,
     ) -> None:
-        """Add rows.
+        """Add forecasts and labels of rows to the metrics of the stream.
 
         Parameters
         ----------

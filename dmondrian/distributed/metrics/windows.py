@@ -50,7 +50,7 @@ _GROWTH = _growth()
 
 
 class Sums(NamedTuple):
-    """Sums over some rows."""
+    """Sums of losses and weights over some rows."""
 
     rows: int
     columns: np.ndarray  # float64 [C]
@@ -58,7 +58,7 @@ class Sums(NamedTuple):
 
 
 class Windows:
-    """Sums over a stream.
+    """Sums over a stream, by windows of rows.
 
     Parameters
     ----------

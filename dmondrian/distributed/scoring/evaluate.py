@@ -47,7 +47,7 @@ Measured = list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive blocks to evaluate."""
+    """Consecutive blocks that are evaluated by one task."""
 
     plan: (
         Plan  # of these blocks alone, sent with the task: there is no shared folder to read it from

@@ -35,7 +35,7 @@ _MOST_BYTES = 2**40  # of a state
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings that are tried.
+    """Settings that are tried: parameters of a forest, and its calibration.
 
     Attributes
     ----------

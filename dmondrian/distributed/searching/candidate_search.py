@@ -63,7 +63,7 @@ _TICK = 5.0
 
 @dataclass(frozen=True)
 class Searched:
-    """A finished search.
+    """A finished search: its candidates and their losses.
 
     Attributes
     ----------

@@ -38,7 +38,7 @@ FAN_IN = 16
 
 
 class RunningBlockSums:
-    """What shards that come one after the other forecast of consecutive rows, added up.
+    """Sums of what shards forecast of consecutive rows, one shard after the other.
 
     Takes the memory of one shard's forecasts, see :class:`RunningSum`.
     """

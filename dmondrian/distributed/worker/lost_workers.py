@@ -25,15 +25,15 @@ _IDLE = "it held no shard"
 
 
 class HeldShard(Protocol):
-    """What is reported of a shard."""
+    """A shard as failures of its worker are reported."""
 
     @property
     def shard(self) -> int:
-        """Its number."""
+        """Number of the shard."""
 
     @property
     def address(self) -> str | None:
-        """Its worker."""
+        """Address of the worker that holds the shard."""
 
     @property
     def base(self) -> int:

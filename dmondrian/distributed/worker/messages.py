@@ -115,7 +115,7 @@ FAILED = "failed"  # reading or saving failed: the shard is whole and the order 
 
 @dataclass
 class Answer:
-    """Result of an order."""
+    """Answer of a shard to an order: its status, its forecasts, and the state that it saved."""
 
     status: str
     shard: int
@@ -134,7 +134,7 @@ class Answer:
 
 @dataclass
 class BlockSums:
-    """What some shards forecast of consecutive rows, added up; None for what was not asked for."""
+    """Sums of some shards' forecasts of consecutive rows; None for those not asked for."""
 
     total: Summed | None = None
     sampled: Sampled | None = None

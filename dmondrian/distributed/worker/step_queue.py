@@ -25,7 +25,7 @@ STORING = 512 << 20
 
 @dataclass(frozen=True)
 class Storing:
-    """What is left of a step when its shard can learn on: to store its state.
+    """State of a step whose shard can learn on: what is left is to store it.
 
     Parameters
     ----------

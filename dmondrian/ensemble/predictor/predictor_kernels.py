@@ -49,7 +49,7 @@ _GROUPS, _N_GROUPS, _ANSWERS, _N_ANSWERS, _LEAVES = range(5)  # addresses and le
 
 
 class FrozenTree(NamedTuple):
-    """What predictions need of a tree."""
+    """Arrays of one tree that predictions read."""
 
     groups: np.ndarray  # int32 [g, 16]
     answers: np.ndarray  # float64 [l, w]
@@ -187,14 +187,14 @@ def write(loss, rule, tree, lifetime, work):
 
 
 class FrozenRows(NamedTuple):
-    """Ways of rows in one frozen tree."""
+    """Rows on their ways down one frozen tree."""
 
     groups: np.ndarray  # int32 [g, 16]
     X: np.ndarray  # float32 [n, d]
 
 
 class FrozenRow(NamedTuple):
-    """Ways of one row in frozen trees."""
+    """One row on its ways down frozen trees."""
 
     table: np.ndarray  # int64 [T, 5], see :func:`frozen_table`
     x: np.ndarray  # float32 [d]

@@ -165,7 +165,7 @@ class PreparedRows:
 
 
 class Preparation:
-    """What a forest does to rows before its trees see them.
+    """Steps by which a forest prepares rows before its trees see them.
 
     Parameters
     ----------

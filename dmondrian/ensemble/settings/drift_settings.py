@@ -1,4 +1,4 @@
-"""How a forest follows a stream, as checked data: ages of its trees, and when labels come.
+"""Settings of a forest that follows a stream, as checked data: ages of trees, delay of labels.
 
 Relies on nothing. Promises that what comes from outside is checked before a forest is built of it.
 """

@@ -34,7 +34,7 @@ _NO_LENGTH = {
 
 
 class Period(NamedTuple):
-    """A length of time."""
+    """A length of time in which labels come together."""
 
     length: float  # microseconds, or units of a column of numbers; > 0
     is_dated: bool  # whether it is of dates, and not of numbers

@@ -125,7 +125,7 @@ class ForestParameters(TreeSettings):
 
     @property
     def aggregation(self) -> str | None:
-        """How a tree's prediction comes of its nodes; None for AMF."""
+        """Rule by which a tree's prediction comes of its nodes; None for AMF."""
         return self.system.aggregation
 
     @property
@@ -165,7 +165,7 @@ class ForestParameters(TreeSettings):
 
     @property
     def drift(self) -> DriftSettings | None:
-        """How a forest that ``follows_stream`` does so; None for others."""
+        """Settings of a forest that ``follows_stream``; None for others."""
         return self.system.drift
 
     # What a forest can do.

@@ -19,7 +19,7 @@ MOST_FEATURES = MOST_CLASSES = 2**24 - 1
 
 @dataclass(frozen=True)
 class TreeSettings:
-    """What trees depend on in every system.
+    """Settings that trees have in every system.
 
     Attributes
     ----------

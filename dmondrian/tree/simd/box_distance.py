@@ -44,10 +44,10 @@ def _compare(builder, how, a, b):
     return (builder.icmp_signed if is_whole else builder.fcmp_ordered)(how, a, b)
 
 
-def in_lots(builder, p, width, do):
+def in_vectors(builder, p, width, do):
     """Do something to ``p`` features, ``width`` at a time, then to half as many of those left, ...
 
-    To each of them once: what was written a moment ago, in other lots, is slow to read.
+    To each of them once: what was written a moment ago, in other vectors, is slow to read.
     """
     step = ir.Constant(_LONG, width)
     whole = builder.sub(p, builder.urem(p, step))
@@ -77,7 +77,7 @@ def sums_of_lanes(values, n):
 
 
 def extend(lower: Any, upper: Any, x: Any, extensions: Any) -> tuple[np.float64, ...]:
-    """Write how far ``x`` lies outside [``lower``, ``upper``], in whole lots of 8 features.
+    """Write how far ``x`` lies outside [``lower``, ``upper``], in whole vectors of 8 features.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def _extend(typing_context, lower, upper, x, extensions):
 
 
 def _extended(builder, p, out, doubles, outside):
-    """Write what is ``outside``, a vector of ``doubles``, in whole lots; return sums of lanes."""
+    """Write what is ``outside``, whole vectors of ``doubles``; return sums of lanes."""
     sums = cgutils.alloca_once_value(builder, ir.Constant(doubles, [0.0] * SUM_LANES))
     step = ir.Constant(_LONG, SUM_LANES)
     whole = builder.sub(p, builder.urem(p, step))
@@ -137,7 +137,7 @@ def _extended(builder, p, out, doubles, outside):
 
 
 def extend_steps(lower: Any, upper: Any, x: Any, units: Any, extensions: Any) -> tuple[Any, ...]:
-    """Do what :func:`extend` does of steps, int16 [g], of ``units``, float32 [g]; contiguous."""
+    """Return the extension in steps, int16 [g], of ``units``, float32 [g]; contiguous."""
     for j in range(len(x) - len(x) % SUM_LANES):
         asked = np.float64(x[j])
         further = max(np.float64(lower[j]) - asked, asked - np.float64(upper[j]), 0.0)
@@ -167,7 +167,7 @@ def _extend_steps(typing_context, lower, upper, x, units, extensions):
 
 
 class Box(NamedTuple):
-    """What a function of a box and a row is given: addresses, and how many features of each kind.
+    """Arguments of a function of a box and a row: addresses, and how many features of each kind.
 
     They are few, so that such a function can be called, not copied: its loops would take registers
     and cache from the caller.
@@ -189,14 +189,14 @@ class Box(NamedTuple):
         lower = builder.bitcast(first, _SHORT.as_pointer())
         return lower, builder.gep(lower, [self.g]), self.steps
 
-    def in_lots(self, builder, do):
+    def in_vectors(self, builder, do):
         """Do something to some features: floats, then steps."""
         for p, most, data, element in (
             (self.p, AT_ONCE, self.of_floats(builder), ir.FloatType()),
             (self.g, STEPS_AT_ONCE, self.of_steps(builder), _SHORT),
         ):
             with builder.if_then(builder.icmp_unsigned("!=", p, ir.Constant(_LONG, 0))):
-                in_lots(
+                in_vectors(
                     builder, p, most,
                     lambda start, width, data=data, element=element: do(
                         data, start, ir.VectorType(element, width)
@@ -264,7 +264,7 @@ def _beyond(typing_context, box, numeric, steps):
             is_any = builder.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0))
             builder.store(builder.or_(builder.load(found), is_any), found)
 
-        Box(*given).in_lots(builder, compare)
+        Box(*given).in_vectors(builder, compare)
         builder.ret(builder.load(found))
 
     def generate(context, builder, signature, args):
@@ -303,7 +303,7 @@ def _widen(typing_context, box, numeric, steps):
                 place = vector_at(builder, bounds, start, kind)
                 builder.store(wider, place).align = _bytes_of(kind)
 
-        Box(*given).in_lots(builder, take_in)
+        Box(*given).in_vectors(builder, take_in)
         builder.ret_void()
 
     def generate(context, builder, signature, args):

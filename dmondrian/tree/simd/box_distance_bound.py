@@ -20,7 +20,7 @@ from dmondrian.tree.simd.box_distance import (
     STEPS_AT_ONCE,
     Box,
     called,
-    in_lots,
+    in_vectors,
     load,
     of_box,
     steps_outside,
@@ -95,7 +95,7 @@ def _added(builder, lanes, add):
 
 
 def _add_up(builder, total, n, at_once, box, add):
-    """Add to ``total``, in memory, what is ``box`` of ``n`` features, vectors of lots of them."""
+    """Add to ``total``, in memory, what is ``box`` of ``n`` features, vector by vector."""
     element = total.type.pointee
 
     def take(start, width):
@@ -109,7 +109,7 @@ def _add_up(builder, total, n, at_once, box, add):
         kind = ir.VectorType(element, at_once if element == _SINGLE else at_once // 2)
         sums = cgutils.alloca_once(builder, kind)
         builder.store(kind([0.0 if element == _SINGLE else 0] * kind.count), sums)
-        in_lots(builder, n, at_once, take)
+        in_vectors(builder, n, at_once, take)
         with builder.if_then(builder.icmp_unsigned(">=", n, _LONG(at_once))):
             whole = _added(builder, builder.load(sums), add)
             builder.store(add(builder.load(total), whole), total)

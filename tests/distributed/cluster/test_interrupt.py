@@ -16,7 +16,7 @@ NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 @pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
+def handled() -> Iterator[None]:
     """Signals that nohup, or a shell's background, had these tests begin without."""
     before = {n: signal.signal(n, signal.default_int_handler) for n in NUMBERS}
     yield

@@ -34,7 +34,7 @@ def run(*limits: int) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_a_soft_limit_is_raised_and_nothing_is_said() -> None:
+def test_a_soft_limit_is_raised_without_a_message() -> None:
     assert run(300, 4000, 400) == ("2500 2500\n", "")
 
 

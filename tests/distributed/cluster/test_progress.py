@@ -117,7 +117,7 @@ def test_a_log_shows_the_last_record_and_none_twice() -> None:
     ]
 
 
-def test_a_line_says_the_last_rows_a_baseline_and_the_delay() -> None:
+def test_a_line_has_the_last_rows_a_baseline_and_the_delay() -> None:
     progress = Progress(
         5000, 9000, 0.0, 0, None, 1, 0, {"log_loss": 0.5, "accuracy": 0.75},
         window={"rows": 1030, "log_loss": 0.25, "accuracy": 0.875},

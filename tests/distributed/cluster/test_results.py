@@ -73,7 +73,9 @@ def test_closing_lets_go_of_everything(client: Client) -> None:
     wait_until(lambda: not tasks_known(client) & keys)
 
 
-def test_a_result_lost_with_its_worker_is_said_to_be_lost(own: tuple[LocalCluster, Client]) -> None:
+def test_a_result_lost_with_its_worker_is_reported_as_lost(
+    own: tuple[LocalCluster, Client],
+) -> None:
     cluster, client = own
     address = workers_of(client)[0]
     future = client.submit(pow, 3, 2, pure=False, workers=[address], allow_other_workers=True)

@@ -41,7 +41,7 @@ def test_ages_are_named_as_members_cover_them() -> None:
     assert age_names(ages.n_octaves, has_boosted=True) == [*names, "boosted sets"]
 
 
-def test_the_share_of_boosted_sets_is_said_at_a_few_rows() -> None:
+def test_the_share_of_boosted_sets_is_given_at_a_few_rows() -> None:
     points = [{"rows": 2**k, "shares": [1.0 - k / 20, k / 20]} for k in range(11)]
     assert boosted_in_words(points) == (
         "20% after 16 rows, 30% after 64 rows, 40% after 256 rows, 50% after 1,024 rows"

@@ -22,7 +22,7 @@ TASKS = ["classification", "regression"]
 
 
 def metrics_of(task: str, mean: np.ndarray, y: np.ndarray, w: np.ndarray) -> dict[str, float]:
-    """What scikit-learn says of some rows."""
+    """What scikit-learn finds of some rows."""
     if task == "classification":
         labels = range(mean.shape[1])
         return {
@@ -44,7 +44,7 @@ def measured(task: str, n: int, **how: Any) -> Progressive:
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("n", [300, 5000])
-def test_each_span_is_what_scikit_learn_says_of_its_rows(task: str, n: int) -> None:
+def test_each_span_is_what_scikit_learn_finds_of_its_rows(task: str, n: int) -> None:
     mean, y, w = rows_of(task, n)
     report = measured(task, n).report()
     last = slice(n - report["window"]["rows"], n)

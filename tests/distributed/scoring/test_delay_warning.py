@@ -1,4 +1,4 @@
-"""Whoever scores many rows with a forest that waits for few is told so."""
+"""Whoever scores many rows with a forest that waits for few is warned."""
 
 from __future__ import annotations
 

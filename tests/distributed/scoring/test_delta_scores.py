@@ -69,7 +69,7 @@ def test_the_command_makes_a_table_in_a_store(
         assert deltalake.DeltaTable("s3://scores/out").to_pyarrow_table().num_rows == ROWS
 
 
-def test_what_is_missing_is_said_before_anything_is_scored(
+def test_what_is_missing_is_named_before_anything_is_scored(
     undisturbed: TrainedRun, adult: Path, client: Client, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

@@ -107,7 +107,7 @@ def test_doubles_that_hardly_come_twice_have_no_dictionary() -> None:
     expected = [has_one for _, has_one in columns.values()]
     for own, has_one in (
         (table, expected),
-        (table.append_column("texts", texts), [True] * 9),  # which could not be told apart
+        (table.append_column("texts", texts), [True] * 9),  # which could not be distinguished
         (table.slice(0, 0), [True] * 8),
     ):
         data = pa.BufferReader(sealed(own, "0" * 64, "part-000000.parquet"))

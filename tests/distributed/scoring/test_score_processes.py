@@ -91,7 +91,7 @@ def test_what_processes_keep_for_a_dashboard_is_bounded() -> None:
         assert len(client.get_events("of a test")) == 100
 
 
-def test_a_local_worker_says_nothing_of_a_scheduler_that_ended_first() -> None:
+def test_a_local_worker_prints_nothing_of_a_scheduler_that_ended_first() -> None:
     with connected(None, 1, 1) as client:
         assert [*client.run(_reported_without_scheduler).values()] == [["something else"]]
 

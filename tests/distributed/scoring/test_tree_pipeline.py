@@ -161,7 +161,7 @@ def test_sums_go_on_to_the_last_bit(undisturbed: TrainedRun) -> None:
         assert np.array_equal(mine, theirs)
     alone = [load_trees([blob]).predict_sums(X).total for blob in blobs]
     in_pairs = (alone[0] + alone[1]) + (alone[2] + alone[3]) + (alone[4] + alone[5])
-    assert not np.array_equal(in_pairs, at_once.total)  # another order of addition would be told
+    assert not np.array_equal(in_pairs, at_once.total)  # another order of addition would be seen
 
 
 def test_evaluation_is_the_same(

@@ -181,7 +181,9 @@ def test_metrics_are_those_of_every_forecast_of_the_guard(run: TrainedRun) -> No
         return
     losses = -np.log(result[np.arange(len(y)), y.astype(int)])
     assert run.metrics["log_loss"] == pytest.approx(np.average(losses, weights=w), rel=1e-12)
-    hits = np.average(known == y, weights=w)  # in the first block the most frequent class is said
+    hits = np.average(
+        known == y, weights=w
+    )  # in the first block the most frequent class is predicted
     of_last = run.metrics["baselines"]["last_label_by_delay"]["accuracy"]
     assert of_last == pytest.approx(hits, abs=w[block == 0].sum() / w.sum())
 
@@ -415,8 +417,8 @@ def test_a_job_file_names_the_column(rows: Path, tmp_path: Path) -> None:
     forest = 'algorithm = "amf-classifier"\nn_estimators = 2\ndrift = "follow"\ndelay = "2 days"\n'
     end = f'[run]\npath = "{tmp_path / "run"}"\n[cluster]\nworkers = 1\n'
     job.write_text(f"[data]\n{data}[forest]\n{forest}{end}")
-    _, said = call("train", job, code=2)
-    assert f'{job}:10: [forest] delay = "2 days" needs the time of each row: name its' in said
+    _, printed = call("train", job, code=2)
+    assert f'{job}:10: [forest] delay = "2 days" needs the time of each row: name its' in printed
     job.write_text(f'[data]\n{data}time = "at"\n[forest]\n{forest}{end}')
     text, _ = call("train", job)
     assert "delay up to 2 days" in text
@@ -426,8 +428,8 @@ def test_a_job_file_names_the_column(rows: Path, tmp_path: Path) -> None:
     assert 'delay = "2 moons" is no length of time' in call("train", job, code=2)[1]
     rows_alone = forest.replace('"2 days"', "64")
     job.write_text(f'[data]\n{data}time = "at"\n[forest]\n{rows_alone}{end}')
-    said = call("train", job, code=2)[1]
-    assert f'{job}:6: [data] time = "at" goes with a delay that is a time' in said
+    printed = call("train", job, code=2)[1]
+    assert f'{job}:6: [data] time = "at" goes with a delay that is a time' in printed
 
 
 def test_a_time_that_is_a_feature_stays_one(rows: Path, client: Client, tmp_path: Path) -> None:

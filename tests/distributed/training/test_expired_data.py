@@ -277,7 +277,7 @@ def test_all_data_may_be_gone_and_nothing_has_come(
     assert fit("folder", data=folder).summary["rows"] == 0
 
 
-def test_a_file_that_is_replaced_each_hour_is_warned_of_and_the_run_says_so(
+def test_a_file_that_is_replaced_each_hour_is_warned_of_and_the_run_notes_it(
     fit: Fit, tmp_path: Path
 ) -> None:
     folder = tmp_path / "data"

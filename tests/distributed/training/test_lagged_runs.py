@@ -529,7 +529,7 @@ def test_rows_that_cannot_be_learned_are_mended_in_the_data(
 
 @pytest.mark.parametrize("bad", [6500, 8500])  # in the file of a checkpoint, and in one behind it
 @pytest.mark.thorough(but="6500")
-def test_rows_behind_a_checkpoint_of_their_stream_are_not_said_to_be_mended(
+def test_rows_behind_a_checkpoint_of_their_stream_are_not_called_mended(
     fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int
 ) -> None:
     monkeypatch.setattr(lagged_files, "FILE_ROWS", 2**20)
@@ -548,7 +548,7 @@ def test_rows_behind_a_checkpoint_of_their_stream_are_not_said_to_be_mended(
         assert "a checkpoint is of a stream that has these rows" in str(refused.value)
         assert "train a new run, in another folder" in str(refused.value)
         assert "delete" not in str(refused.value)
-    # What it does not say would be refused, and what it says is another run, of mended data.
+    # What it does not name would be refused, and what it names is another run, of mended data.
     for start, stop in ((600, 7200), (7200, len(frame))):
         put(good, tmp_path / "data", start, stop, 200)
     for name in (tmp_path / "run" / "_lags").glob("*.parquet"):

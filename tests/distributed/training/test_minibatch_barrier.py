@@ -261,9 +261,9 @@ def test_a_row_outside_the_cube_is_refused_or_moved_to_it(
     score(runs[1].run_url, outside, tmp_path / "moved", client=client)
     files = sorted((tmp_path / "moved").glob("part-*.parquet"))
     reported = pa.concat_tables([pq.read_table(file) for file in files])
-    said = reported.column("prediction").to_numpy()
-    assert len(said) == 900
-    assert np.isfinite(said).all()
+    predicted = reported.column("prediction").to_numpy()
+    assert len(predicted) == 900
+    assert np.isfinite(predicted).all()
 
 
 @pytest.mark.usefixtures("talkative")

@@ -1,4 +1,4 @@
-"""Rows without any weight teach nothing and measure nothing: both are said."""
+"""Rows without any weight teach nothing and measure nothing: both are reported."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_an_order_takes_a_second_or_longer_where_there_are_many_workers() -> Non
     assert sizes.steps("a", False, 1, int(10 * ORDERS_PER_SECOND)) == 40
     sizes.note([answer(100.0)])
     assert sizes.steps("a", False, 1, 2) == 1
-    sizes.note([answer(0.0)])  # a repeated step takes no time: it says little
+    sizes.note([answer(0.0)])  # a repeated step takes no time: it shows little
     assert sizes.steps("a", False, 100, 2) == 2
 
 

@@ -97,7 +97,7 @@ def test_another_collection_in_the_same_folder_is_refused(fit: Fit, table: pd.Da
 
 
 @pytest.mark.parametrize(
-    ("rows", "targets", "said"),
+    ("rows", "targets", "printed"),
     [
         (dask.array.zeros((10, 2)), dask.array.zeros(9), "9 rows"),
         (dask.array.zeros((10, 2)), "income", "one-dimensional"),
@@ -106,9 +106,9 @@ def test_another_collection_in_the_same_folder_is_refused(fit: Fit, table: pd.Da
     ids=["lengths", "name", "shape"],
 )
 def test_arrays_that_do_not_fit_are_refused(
-    fit: Fit, rows: object, targets: object, said: str
+    fit: Fit, rows: object, targets: object, printed: str
 ) -> None:
-    with pytest.raises(ParameterError, match=said):
+    with pytest.raises(ParameterError, match=printed):
         fit(data=rows, target=targets)
 
 

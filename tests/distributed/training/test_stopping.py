@@ -61,10 +61,10 @@ class Asked:
         self.is_saved = is_saved  # whether the rows must be saved before it asks
         self.rows = -1  # learned when it asked
         self.checkpoints = -1
-        self.heard: list[Progress] = []
+        self.received: list[Progress] = []
 
     def __call__(self, progress: Progress) -> None:
-        self.heard.append(progress)
+        self.received.append(progress)
         rows = progress.durable if self.is_saved else progress.rows
         if self.rows < 0 and rows >= self.row:
             self.rows, self.checkpoints = progress.rows, len(Run.open(self.run).manifests())
@@ -122,7 +122,7 @@ def test_steps_that_wait_at_a_worker_are_not_begun_any_more(
         fit(client=cluster(1)[1], checkpoint_every=None, progress=asked)
     (position,) = Run.open(tmp_path / "run").manifests()
     assert asked.rows <= position <= 3 * GROUP  # others were sent, and are not begun
-    assert asked.heard[-1].stopping_at == position
+    assert asked.received[-1].stopping_at == position
     again = fit(checkpoint_every=None)
     assert again.summary["resumed_at"] == position
     assert digests(again) == digests(undisturbed)
@@ -163,14 +163,14 @@ def test_before_the_first_row_there_is_nothing_to_save(fit: Fit, tmp_path: Path)
     assert Run.open(tmp_path / "run").manifests() == []
 
 
-def test_ctrl_c_is_said_to_stop_at_once_only_where_it_does(fit: Fit, tmp_path: Path) -> None:
+def test_ctrl_c_is_described_to_stop_at_once_only_where_it_does(fit: Fit, tmp_path: Path) -> None:
     own = Asked(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
         fit(progress=own)
-    assert own.heard[-1].stops_at_once
-    assert "(Ctrl-C again: at once)" in own.heard[-1].line()
+    assert own.received[-1].stops_at_once
+    assert "(Ctrl-C again: at once)" in own.received[-1].line()
     beat = holder_of(Run.open(tmp_path / "run").store).beat  # type: ignore[union-attr]  # it was held
-    assert beat["told"]["is_stopping"] is True  # type: ignore[index]  # and told
+    assert beat["told"]["is_stopping"] is True  # type: ignore[index]  # and noted
     assert beat["told"]["stops_at_once"] is False  # type: ignore[index]  # as before
 
     def cancel() -> None:
@@ -180,7 +180,7 @@ def test_ctrl_c_is_said_to_stop_at_once_only_where_it_does(fit: Fit, tmp_path: P
     cancelled = Asked(tmp_path / "other", ask=cancel)
     with pytest.raises(KeyboardInterrupt):
         fit("other", progress=cancelled, checkpoint_every="500 rows")
-    last = cancelled.heard[-1]
+    last = cancelled.received[-1]
     assert last.is_stopping
     assert not last.stops_at_once
     assert f"stopping at row {last.stopping_at:,}" in last.line()
@@ -330,7 +330,7 @@ def test_trees_that_are_fitted_together_stop_after_a_mini_batch(
     assert digests(fit(**how)) == digests(fit("undisturbed", **how))
 
 
-def test_scoring_that_is_stopped_says_how_many_files_are_written(
+def test_scoring_that_is_stopped_reports_how_many_files_are_written(
     adult: Path,
     client: Client,
     undisturbed: TrainedRun,

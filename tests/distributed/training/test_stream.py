@@ -139,7 +139,7 @@ def test_a_run_that_an_earlier_version_shuffled_goes_on_and_grows_as_it_began(
     assert digests(fit("damaged", **options)) == expected
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def printed(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "dmondrian"]
 
 
@@ -152,11 +152,11 @@ def test_a_sorted_file_that_came_later_is_found_while_it_is_learned(
     pq.write_table(table.slice(0, 200), folder / "a.parquet")
     with caplog.at_level("INFO", "dmondrian"):
         fit("run", data=folder)
-    assert not any("look sorted" in text for text in said(caplog))
+    assert not any("look sorted" in text for text in printed(caplog))
     pq.write_table(table.slice(200).sort_by("income"), folder / "b.parquet", row_group_size=500)
     with caplog.at_level("INFO", "dmondrian"):
         fit("run", data=folder)
-    (reported,) = [text for text in said(caplog) if "look sorted" in text]
+    (reported,) = [text for text in printed(caplog) if "look sorted" in text]
     assert "by the target 'income'" in reported
     assert "shuffle = true" in reported
 
@@ -180,8 +180,8 @@ def test_a_stream_is_found_sorted_once_however_it_is_cut(
     for part in np.array_split(y, 7):
         found.add(part)
         found.add(part[:0])
-    assert len(said(caplog)) == int(is_sorted)
-    assert all("random order" in text for text in said(caplog))
+    assert len(printed(caplog)) == int(is_sorted)
+    assert all("random order" in text for text in printed(caplog))
 
 
 def test_many_small_files_are_learned_scored_and_measured_together(

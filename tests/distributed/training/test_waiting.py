@@ -51,7 +51,7 @@ def test_rows_that_wait_are_counted_apart_wherever_a_run_is_shown(
     page = str(overview(facts))
     assert "<b>3,500</b><span>of 6,000 rows learned</span>" in page
     assert "<b>2,500</b><span>rows wait for their labels</span>" in page
-    # The same command once more has nothing to do, and says so of the rows that wait too.
+    # The same command once more has nothing to do, and prints that of the rows that wait too.
     again = some_waiting(fit)
     assert again.summary["rows"] == 0
     assert (again.summary["learned"], again.summary["waiting"]) == (3500, 2500)
@@ -80,7 +80,7 @@ def test_a_run_of_which_all_rows_wait_is_warned_of_and_cannot_score(
     assert "no row is learned yet" in notes
 
 
-def test_a_run_that_waits_for_nothing_says_nothing_of_it(fit: Fit) -> None:
+def test_a_run_that_waits_for_nothing_prints_nothing_of_it(fit: Fit) -> None:
     run = fit(estimator=following(3000))
     assert (run.summary["learned"], run.summary["waiting"]) == (6000, 0)
     assert "wait" not in summary_line(run.summary)

@@ -1,4 +1,4 @@
-"""A frozen forest says what the forest says, to the last bit."""
+"""A frozen forest predicts what the forest does, to the last bit."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(predictor, "_AT_ONCE", ROWS)  # two trees, then the third
     for n_threads in (1, 2):
         for n in (ROWS, 17, 1):
-            said = forest.predict_sums(asked[:n], n_threads, spread=True, distance=True)
-            assert said.total.tobytes() == plain.total[:n].tobytes()
-            assert said.square is not None
-            assert said.distance is not None
+            predicted = forest.predict_sums(asked[:n], n_threads, spread=True, distance=True)
+            assert predicted.total.tobytes() == plain.total[:n].tobytes()
+            assert predicted.square is not None
+            assert predicted.distance is not None
             assert plain.square is not None
             assert plain.distance is not None
-            assert said.distance.tobytes() == plain.distance[:n].tobytes()
-            assert said.square.tobytes() == plain.square[:n].tobytes()
+            assert predicted.distance.tobytes() == plain.distance[:n].tobytes()
+            assert predicted.square.tobytes() == plain.square[:n].tobytes()
     assert forest.predictor.frozen.n_bytes > 0
 
 
@@ -92,13 +92,13 @@ def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(predictor, "_ROWS_PER_TREE", ALWAYS)
         monkeypatch.setattr(predictor, "_BYTES_PER_ROW", 2**30)
         monkeypatch.setattr(predictor, "_LEAST_ROWS", 100)
-        said = forest.predict_sums(asked, 2, distance=True)
+        predicted = forest.predict_sums(asked, 2, distance=True)
         assert forest.predictor.frozen.n_bytes > 0
         assert plain.distance is not None
-        assert said.distance is not None
+        assert predicted.distance is not None
         assert plain.distance.max() > 0.0
-        assert said.total.tobytes() == plain.total.tobytes()
-        assert said.distance.tobytes() == plain.distance.tobytes()
+        assert predicted.total.tobytes() == plain.total.tobytes()
+        assert predicted.distance.tobytes() == plain.distance.tobytes()
         forest.update(X[:1], y[:1])  # frozen no more
 
 
@@ -171,9 +171,9 @@ def test_few_rows_are_not_spread_over_threads(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(predict, "run_threads", run)
     plain = forest.predict_sums(asked).total
     for n, n_threads, expected in ((64, 64, 1), (4096, 2, 1), (2 * 4096, 2, 2), (4097, 64, 2)):
-        said = forest.predict_sums(asked[:n], n_threads).total
+        predicted = forest.predict_sums(asked[:n], n_threads).total
         assert tasks[-1] == expected
-        assert said.tobytes() == plain[:n].tobytes()
+        assert predicted.tobytes() == plain[:n].tobytes()
 
 
 def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,10 +183,10 @@ def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.Monkey
     for start in (0, 350):
         for forest in forests:
             forest.update(X[start : start + 350], y[start : start + 350])
-        frozen_says = forests[0].predict_sums(X).total
+        frozen_total = forests[0].predict_sums(X).total
         assert forests[0].predictor.frozen.n_bytes > 0
         monkeypatch.setattr(predictor, "_ROWS_PER_TREE", NEVER)
-        assert forests[1].predict_sums(X).total.tobytes() == frozen_says.tobytes()
+        assert forests[1].predict_sums(X).total.tobytes() == frozen_total.tobytes()
         monkeypatch.setattr(predictor, "_ROWS_PER_TREE", ALWAYS)
 
 
