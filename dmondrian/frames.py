@@ -5,6 +5,11 @@ that columns are found by name, whatever their order, that missing ones and thos
 are refused by name, and that predictions are those of the estimator. pandas and polars are loaded
 by the code that made the frames, never here.
 
+Kinds of frames are distinguished here and not by narwhals: it refuses record batches, and frames
+with a name twice among columns that the model does not read; it makes of an index a column; numbers
+are read in a way of their own from each kind; and for one row its wrappers take several times as
+long.
+
 Shapes: n rows, d features, K classes.
 """
 

@@ -40,6 +40,13 @@ PRELOADED = [
 ]  # fmt: skip
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let hashes overflow where kernels run as plain Python: NumPy warns of what is meant there."""
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        meant = "ignore:overflow encountered in scalar:RuntimeWarning:dmondrian.tree.keyed_random"
+        config.addinivalue_line("filterwarnings", meant)
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Processes that share the files of tests: tests of clusters wait more than they compute."""
     return (os.cpu_count() or 1) + 2

@@ -55,6 +55,8 @@ CHOICES = tuple(
     f"dmondrian.{name}" for name in ("growth", "stats", "losses", "rules", "ensemble.settings")
 )
 COMPILED = {"allocating", "noinline", "hook", "implements", "inline", "intrinsic", "kernel"}
+# Settings of forests that follow the stream, and the packages that are these forests.
+FOLLOWING, FOLLOWERS = ("drift", "boosted"), ("drift", "boosting")
 # Folders of tests that are about a way to test, or about another folder of the repository.
 TECHNIQUES = {"benchmarks", "chaos", "cluster", "contracts", "laws", "reference", "resources"}
 
@@ -165,8 +167,11 @@ def distinguished(path: Path) -> list[str]:
         names = {n.id for kind in kinds for n in ast.walk(kind) if isinstance(n, ast.Name)}
         found += [f"line {node.lineno}: {name}" for name in sorted(names & own)]  # type: ignore[attr-defined]
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Is | ast.IsNot):
-            part = getattr(node.left, "attr", "")
-            if part in ("cost", "joint", "fringe"):
+            part, of = getattr(node.left, "attr", ""), getattr(node.left, "value", None)
+            # An estimator's own parameter, or a part of an object that has it or not.
+            is_own = isinstance(of, ast.Name) and of.id == "self"
+            is_own |= path.parent.name in FOLLOWERS
+            if part in ("cost", "joint", "fringe") or (part in FOLLOWING and not is_own):
                 found.append(f"line {node.lineno}: .{part} is None")
     return found
 
@@ -189,6 +194,8 @@ def test_no_policy_or_system_is_distinguished_above_the_ensemble(path: Path) -> 
         ("issubclass(kind, (int, Aggregate))", ["line 2: Aggregate"]),
         ("type(rule) is Aggregate", ["line 2: Aggregate"]),
         ("its.cost is not None", ["line 2: .cost is None"]),
+        ("forest.parameters.drift is None", ["line 2: .drift is None"]),
+        ("its.drift.boosted is None or self.drift is None", ["line 2: .boosted is None"]),
         ("Aggregate(True), isinstance(rule, int)", []),
     ],
 )
@@ -267,6 +274,14 @@ def test_folders_of_tests_mirror_the_package() -> None:
         folder = path.parent.relative_to(tests)
         is_package = (ROOT / folder / "__init__.py").exists()
         assert is_package or folder.parts[0] in TECHNIQUES, f"{path.relative_to(PROJECT)}"
+
+
+def test_each_package_with_code_has_tests_of_its_own() -> None:
+    for path in ROOT.rglob("__init__.py"):
+        folder = path.parent.relative_to(ROOT)
+        has_code = any(file.name != "__init__.py" for file in path.parent.glob("*.py"))
+        has_tests = any((PROJECT / "tests" / folder).glob("test_*.py"))
+        assert has_tests or not has_code, f"tests/{folder.as_posix()} has no test file"
 
 
 def test_what_contributors_are_pointed_to_is_there() -> None:

@@ -177,6 +177,7 @@ def build_estimator(job: Job) -> Any:
         together.
     """
     from dmondrian.estimators import ALGORITHMS
+    from dmondrian.estimators._sklearn_private import constraints_of
 
     parameters = dict(job.forest)
     algorithm = parameters.pop("algorithm")
@@ -193,7 +194,7 @@ def build_estimator(job: Job) -> Any:
         if name not in valid
     ]
     for name, value in parameters.items():
-        if value == "none" and None in ALGORITHMS[algorithm]._parameter_constraints.get(name, ()):
+        if value == "none" and None in constraints_of(ALGORITHMS[algorithm]).get(name, ()):
             value = parameters[name] = None
         if name in valid and (refusal := _refusal(ALGORITHMS[algorithm], name, value)):
             mistakes.append(f"{place('forest', name)}: [forest] {name}: {refusal}")
@@ -550,14 +551,15 @@ def _are_counts(values: list[Any]) -> bool:
 
 def _refusal(estimator: type, name: str, value: Any) -> str:
     """Return the estimator's error about one parameter; empty if it accepts the value."""
+    from dmondrian.estimators._sklearn_private import check_parameters, constraints_of
+
     default = inspect.signature(estimator).parameters[name].default
-    constraints: dict[str, list[Any]] = estimator._parameter_constraints  # type: ignore[attr-defined]  # a scikit-learn estimator's
-    takes_boolean = "boolean" in constraints[name]
+    takes_boolean = "boolean" in constraints_of(estimator)[name]
     if isinstance(value, bool) and not takes_boolean:
         # Python takes true for the number 1; in a job file it is a mistake.
         return f"expected a value like {default!r}, got {_shown(value)}"
     try:
-        estimator(**{name: value})._validate_params()
+        check_parameters(estimator(**{name: value}))
     except (ValueError, TypeError) as error:
         return in_toml(str(error))
     return ""

@@ -10,7 +10,15 @@ from sklearn.utils.multiclass import (
 )
 from sklearn.utils.validation import _num_samples as num_samples
 
-__all__ = ["Interval", "StrOptions", "check_partial_fit_first_call", "fit_context", "num_samples"]
+__all__ = [
+    "Interval",
+    "StrOptions",
+    "check_parameters",
+    "check_partial_fit_first_call",
+    "constraints_of",
+    "fit_context",
+    "num_samples",
+]
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
@@ -21,3 +29,14 @@ def fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[_Fit], _Fit
         prefer_skip_nested_validation=prefer_skip_nested_validation
     )
     return decorate
+
+
+def constraints_of(kind: type) -> dict[str, list[Any]]:
+    """Return what each parameter of a class of estimators may be, as scikit-learn writes it."""
+    found: dict[str, list[Any]] = kind._parameter_constraints  # type: ignore[attr-defined]  # an estimator's
+    return found
+
+
+def check_parameters(estimator: Any) -> None:
+    """Refuse values of parameters that are outside of :func:`constraints_of`, by a ValueError."""
+    estimator._validate_params()

@@ -213,10 +213,8 @@ class StreamFollowing(BaseForest):
             self.forest_.is_complete = True
         rows = getattr(self.forest_, "rows_so_far", None)
         if rows is not None and not rows["learned"] and rows["waiting"]:
-            assert self.forest_.parameters.drift is not None  # of such a forest
-            warnings.warn(
-                nothing_learned(rows["waiting"], self.forest_.parameters.drift), stacklevel=2
-            )
+            its = self.forest_.parameters.following
+            warnings.warn(nothing_learned(rows["waiting"], its), stacklevel=2)
         if (unsorted := late_in_words(self.n_late_, self.n_samples_fit_)) is not None:
             warnings.warn(unsorted, stacklevel=2)
 

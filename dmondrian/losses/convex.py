@@ -78,8 +78,20 @@ LOSSES = (
     "logistic",
     "exponential",
 )
-(SQUARED, GAUSSIAN, POISSON, GEOMETRIC, BERNOULLI) = range(5)
-(SQUARE, HINGE, SMOOTHED_HINGE, MODIFIED_SQUARE, LOGISTIC, EXPONENTIAL) = range(5, 11)
+# Real labels, then counts, then labels 0 and 1: below, comparisons rely on this order.
+(
+    SQUARED,
+    GAUSSIAN,
+    POISSON,
+    GEOMETRIC,
+    BERNOULLI,
+    SQUARE,
+    HINGE,
+    SMOOTHED_HINGE,
+    MODIFIED_SQUARE,
+    LOGISTIC,
+    EXPONENTIAL,
+) = range(len(LOSSES))
 _LN_2 = 0.6931471805599453
 
 

@@ -56,8 +56,8 @@ def delay_of(parameters: ForestParameters) -> int | str:
     It is the most from the last row that the forecast of a row knows to that row. Where labels come
     by time it is text, the length of that time.
     """
-    if parameters.drift is not None:
-        return parameters.drift.period or parameters.drift.delay
+    if parameters.follows_stream:
+        return parameters.following.period or parameters.following.delay
     kind = kind_of(parameters)
     if kind == BATCHES:
         return parameters.joint.batch_size

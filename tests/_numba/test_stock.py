@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import numba
 import pytest
 from numba import config
+from packaging.requirements import Requirement
 
 import dmondrian
 from dmondrian._numba import mode
@@ -131,8 +133,24 @@ def test_private_parts_that_are_not_there_are_done_without(
     assert "differs from what was tested (cannot import name JITCodeLibrary" in caplog.text
 
 
+def bounds(requirements: list[str], name: str) -> tuple[str, str]:
+    """Return the least version of a package that is required, and the first that is too new."""
+    (found,) = (one for one in map(Requirement, requirements) if one.name == name)
+    by_operator = {one.operator: one.version.removesuffix("dev0") for one in found.specifier}
+    assert set(by_operator) == {">=", "<"}
+    return by_operator[">="], by_operator["<"]
+
+
 def test_the_bounds_of_the_package_are_those_that_were_tested() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (needed,) = (each for each in project["dependencies"] if each.startswith("numba"))
-    low, high = (".".join(map(str, bound)) for bound in mode.TESTED)
-    assert needed == f"numba>={low},<{high}"
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert bounds(ours, "numba") == tuple(".".join(map(str, bound)) for bound in mode.TESTED)
+    # Each Numba takes one llvmlite: those that ours allows are of the Numbas that it allows.
+    low, high = (tuple(map(int, bound.split("."))) for bound in bounds(ours, "llvmlite"))
+    of_numba = bounds(metadata.requires("numba") or [], "llvmlite")
+    least, too_new = (tuple(map(int, bound.split(".")[:2])) for bound in of_numba)
+    assert low <= least < too_new <= high
+    minor = int(numba.__version__.split(".")[1])
+    if minor == mode.TESTED[0][1]:
+        assert least == low
+    if minor == mode.TESTED[1][1] - 1:
+        assert too_new == high

@@ -6,16 +6,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dmondrian.tree.nodes import N_NODES
 from dmondrian.tree.policies import (
     add_empty_forecast,
     add_forecast,
     at_once,
+    complete_forecast,
     learn_above,
+    note_forecast,
     opening_price,
     prepare,
     price,
+    worth,
 )
-from tests.contracts.policy_contract import PolicyContract, is_classifier
+from tests.contracts.policy_contract import PolicyContract, is_classifier, rows
 
 PLACE = np.full((1, 3), 0.5, np.float32)
 
@@ -56,3 +60,60 @@ class LossContract(PolicyContract):
     def test_forecasts_of_many_cells_are_finite(self) -> None:
         X = np.random.default_rng(4).random((50, 3)).astype(np.float32)
         assert np.isfinite(self.forecasts(self.fitted(), X)).all()
+
+
+class FollowingLossContract(PolicyContract):
+    """Of a loss by whose forecasts late labels count more."""
+
+    hooks = (
+        prepare, at_once, price, opening_price, learn_above,
+        add_forecast, complete_forecast, note_forecast, worth,
+    )  # fmt: skip
+
+    def forecast_of(self, y: np.ndarray) -> float:
+        """Return what is forecast where all rows lie in one cell."""
+        forest = self.estimator().fit(np.repeat(PLACE, len(y), axis=0), y)
+        if is_classifier(forest):
+            return float(forest.predict_proba(PLACE)[0, 1])
+        return float(forest.predict(PLACE)[0])
+
+    def test_late_labels_count_more(self) -> None:
+        y = np.repeat([0.0, 1.0], [200, 40])
+        assert self.forecast_of(y) > 0.7
+        assert self.forecast_of(1.0 - y) < 0.3
+
+    def test_labels_in_turn_are_forecast_by_their_mean(self) -> None:
+        assert abs(self.forecast_of(np.tile([0.0, 1.0], 100)) - 0.5) < 0.1
+
+    def test_forecasts_of_many_cells_are_finite(self) -> None:
+        assert np.isfinite(self.fitted().predict(rows(4))).all()
+
+
+class StandInContract:
+    """Of a policy that stands for another where all rows weigh one.
+
+    Subclass it: name both, make one of the other, and give an estimator that uses the other.
+    """
+
+    policy: ClassVar[type]
+    stands_for: ClassVar[type]
+
+    def stand_in(self, loss: Any) -> Any:
+        """Return the policy that stands for ``loss``."""
+        raise NotImplementedError
+
+    def estimator(self) -> Any:
+        """Return a new estimator of two classes, 0 and 1."""
+        raise NotImplementedError
+
+    def test_prices_of_rows_of_weight_one_are_the_same_to_the_last_bit(self) -> None:
+        X = rows()
+        forest = self.estimator().fit(X, (X[:, 0] > X[:, 1]).astype(int))
+        loss = forest.forest_.policies.loss
+        stand_in = self.stand_in(loss)
+        assert (type(stand_in), type(loss)) == (self.policy, self.stands_for)
+        for tree in forest.forest_.trees:
+            for v in range(int(tree.head_i[N_NODES])):
+                for y in (0.0, 1.0):
+                    found, wanted = (price(one, tree, v, y, 1.0) for one in (stand_in, loss))
+                    assert tuple(map(float, found)) == tuple(map(float, wanted))

@@ -11,7 +11,7 @@ import pytest
 from dmondrian.forest.forest import Forest
 from dmondrian.joint_fit.cell_columns import leaves_of
 from dmondrian.joint_fit.minibatch import add_rows, apply_targets, batch_at, learn_batches, pieces
-from dmondrian.kernel_machine.lifetime_grid import WarmSweep, held_out_errors
+from dmondrian.kernel_machine.lifetime_grid import WarmSweep
 from dmondrian.kernel_machine.lifetime_search import realised
 from dmondrian.tree import nodes
 from tests.reference.ridge import SlowSweep
@@ -175,33 +175,3 @@ def test_passes_come_near_the_exact_fit() -> None:
         errors.append(error(by_batches))
     assert errors == sorted(errors, reverse=True)
     assert error(exact) < errors[-1] < 1.3 * error(exact)
-
-
-def test_the_grid_stops_when_errors_rise() -> None:
-    X, y = data(400)
-    weights = np.ones(400)
-    held = np.arange(0, 400, 4)
-    weights[held] = 0.0
-    times, columns, errors = held_out_errors(
-        parameters("range", **SGD), 5, (X, y, weights), held, 1, 500.0
-    )
-    assert (np.diff(times) > 0.0).all()
-    assert (np.diff(columns) >= 0).all()
-    assert columns[0] < 10
-    assert times[-1] < 500.0
-    assert errors.min() < 0.3 * errors[0]
-
-
-def test_the_grid_ends_with_half_as_many_cells_as_rows_or_where_rows_are_equal() -> None:
-    X, y = data(20)
-    weights, held = np.ones(20), np.arange(0, 20, 4)
-    weights[held] = 0.0
-    given = parameters("range", **SGD)
-    _, columns, _ = held_out_errors(given, 5, (X, y, weights), held, 1, None)
-    assert columns[-2] <= 7 * 5 < columns[-1]
-    same = np.repeat(X[:1], 20, axis=0)
-    same[0] = X[1]
-    times, columns, errors = held_out_errors(given, 5, (same, y, weights), held, 1, None)
-    assert len(times) == 1
-    assert columns.tolist() == [5]
-    assert np.isfinite(errors).all()

@@ -14,14 +14,27 @@ from dmondrian import (
     MondrianForestClassifier,
     MondrianForestRegressor,
 )
+from dmondrian.joint_fit.cell_columns import leaves_of, presence_of
+from dmondrian.losses import convex
 from dmondrian.losses.average import Average
+from dmondrian.losses.cell import Cell
 from dmondrian.losses.convex import OfMean
+from dmondrian.losses.depth import Depth
+from dmondrian.losses.discounted_kt import DiscountedKT
+from dmondrian.losses.discounted_squared import DiscountedSquared
 from dmondrian.losses.huber import Huber
-from dmondrian.losses.kt import KT
+from dmondrian.losses.kt import KT, Whole
+from dmondrian.losses.label import Label
+from dmondrian.losses.occupied import Occupied
 from dmondrian.losses.proportions import Proportions
 from dmondrian.losses.quantile import Pinball
 from dmondrian.losses.squared import Squared
-from tests.contracts.loss_contract import LossContract
+from dmondrian.losses.value import Value
+from dmondrian.tree.policies import add_empty_forecast, add_forecast
+from tests.contracts.covering_trees import CoveringTrees
+from tests.contracts.loss_contract import FollowingLossContract, LossContract, StandInContract
+from tests.contracts.question_contract import QuestionContract
+from tests.stats.test_statistics import OfFittedValues
 
 
 class SquaredLoss(LossContract):
@@ -112,3 +125,113 @@ class TestOfMean(LossContract):
 
     def candidates(self, y: np.ndarray) -> np.ndarray:
         return np.linspace(-5.0, 5.0, 201)
+
+
+def test_a_convex_loss_has_the_number_of_its_place() -> None:
+    numbers = [getattr(convex, name.upper()) for name in convex.LOSSES]
+    assert numbers == list(range(len(convex.LOSSES)))
+
+
+class TestWhole(StandInContract):
+    policy = Whole
+    stands_for = KT
+
+    def estimator(self) -> Any:
+        return AMFClassifier(2, random_state=0)
+
+    def stand_in(self, loss: Any) -> Any:
+        return Whole(loss.alpha, loss.n_classes * loss.alpha)
+
+
+class TestDiscountedKT(FollowingLossContract):
+    policy = DiscountedKT
+
+    def estimator(self) -> Any:
+        return CoveringTrees(AMFClassifier(2, drift="follow", random_state=0))
+
+
+class TestDiscountedSquared(FollowingLossContract):
+    policy = DiscountedSquared
+
+    def estimator(self) -> Any:
+        return CoveringTrees(AMFRegressor(2, drift="follow", random_state=0))
+
+
+class TestValue(OfFittedValues):
+    policy = Value
+    hooks = LossContract.hooks
+
+
+class Question(QuestionContract):
+    hooks = (add_forecast, add_empty_forecast)
+
+
+class TestDepth(Question):
+    policy = Depth
+    made_in = "dmondrian.ensemble.predict"
+
+    def estimator(self) -> Any:
+        return AMFClassifier(2, use_aggregation=False, random_state=0)
+
+    def ask(self, estimator: Any, X: np.ndarray) -> np.ndarray:
+        return estimator.weighted_depth(X)
+
+    def expected(self, tree: dict[str, np.ndarray], v: int, depth: int) -> tuple[float, float]:
+        return depth, 0.0
+
+    def answer(self, each: np.ndarray) -> np.ndarray:
+        return each[..., 0].mean(axis=1)
+
+
+class TestLabel(Question):
+    policy = Label
+    made_in = "dmondrian.ensemble.predict"
+
+    def estimator(self) -> Any:
+        return AMFRegressor(2, use_aggregation=False, calibrate=False, random_state=0)
+
+    def ask(self, estimator: Any, X: np.ndarray) -> np.ndarray:
+        return estimator.predict(X, return_std=True)[1]
+
+    def expected(self, tree: dict[str, np.ndarray], v: int, depth: int) -> tuple[float, float]:
+        n, total, squares = tree["stat"][v, :3]
+        n_above, total_above, squares_above = tree["stat"][tree["parent"][v], :3]
+        above = squares_above / n_above - (total_above / n_above) ** 2
+        return total / n, (squares - total**2 / n + above) / max(n, 1.0)
+
+
+class TestCell(Question):
+    policy = Cell
+    made_in = "dmondrian.joint_fit.cell_columns"
+
+    def estimator(self) -> Any:
+        return MondrianForestRegressor(
+            2, aggregation="mean", domain="cube", lifetime=9.0, random_state=0
+        )
+
+    def ask(self, estimator: Any, X: np.ndarray) -> np.ndarray:
+        return leaves_of(estimator.forest_, X)
+
+    def expected(self, tree: dict[str, np.ndarray], v: int, depth: int) -> tuple[float, float]:
+        return v, 0.0
+
+    def answer(self, each: np.ndarray) -> np.ndarray:
+        return each[..., 0]
+
+
+class TestOccupied(TestCell):
+    policy = Occupied
+
+    def estimator(self) -> Any:
+        return MondrianForestRegressor(2, aggregation="mean", lifetime=9.0, random_state=0)
+
+    def ask(self, estimator: Any, X: np.ndarray) -> np.ndarray:
+        return presence_of(estimator.forest_, X)
+
+    def expected(self, tree: dict[str, np.ndarray], v: int, depth: int) -> tuple[float, float]:
+        return 1.0, 0.0
+
+    def test_rows_far_away_are_hardly_in_a_cell_with_rows(self) -> None:
+        found = self.ask(self.fitted(), np.array([[9.0, 9.0, 9.0]], np.float32))
+        assert (found >= 0.0).all()
+        assert (found < 1e-6).all()

@@ -47,6 +47,11 @@ def test_straight_pieces_are_refused(loss: str) -> None:
         forest.fit(np.zeros((2, 1)), [0, 1])
 
 
+def test_a_loss_without_a_known_rate_is_refused_whatever_its_shape() -> None:
+    with pytest.raises(ParameterError, match="'log_cosh' is not: expected one of"):
+        theory_rate("log_cosh", 1.0)
+
+
 @pytest.mark.parametrize("loss", ["huber", "quantile"])
 def test_labels_beyond_a_mean_are_refused(loss: str) -> None:
     with pytest.raises(ParameterError, match="straight pieces"):

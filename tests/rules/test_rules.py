@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dmondrian import AMFClassifier, MondrianForestClassifier, MondrianForestRegressor
 from dmondrian.rules.aggregate import Aggregate
+from dmondrian.rules.cell_gaussian import Cells
 from dmondrian.rules.gaussian import GaussianHierarchy
 from dmondrian.rules.kneser_ney import KneserNey
 from dmondrian.rules.leaf import Leaf, Vote
+from dmondrian.tree.policies import (
+    add_branch,
+    add_leaf,
+    begin,
+    ignores_above,
+    pass_node,
+    reads_siblings,
+)
+from tests.contracts.question_contract import QuestionContract
 from tests.contracts.rule_contract import RuleContract
 
 
@@ -45,3 +57,23 @@ class TestGaussianHierarchy(RuleContract):
 
     def estimator(self) -> Any:
         return MondrianForestRegressor(2, aggregation="hierarchy", random_state=0)
+
+
+class TestCells(QuestionContract):
+    """It has no sums, only lists: a deviation is made of them."""
+
+    policy = Cells
+    hooks = (begin, pass_node, add_branch, add_leaf, reads_siblings, ignores_above)
+    made_in = "dmondrian.uncertainty.gaussian_mixture"
+
+    def estimator(self) -> Any:
+        return MondrianForestRegressor(
+            2, aggregation="mean", domain="cube", lifetime=9.0, random_state=0
+        )
+
+    def ask(self, estimator: Any, X: np.ndarray) -> np.ndarray:
+        return estimator.predict(X, return_std=True)[1]
+
+    def expected(self, tree: dict[str, np.ndarray], v: int, depth: int) -> tuple[float, float]:
+        n, total, squares = tree["stat"][v, :3]
+        return total / n, max(squares / n - (total / n) ** 2, 0.0)

@@ -12,9 +12,12 @@ from dmondrian import (
 )
 from dmondrian.stats.cell_values import Values
 from dmondrian.stats.counts import Counts
+from dmondrian.stats.discounted_counts import DiscountedCounts
+from dmondrian.stats.discounted_moments import DiscountedMoments
 from dmondrian.stats.labels import Labels
 from dmondrian.stats.moments import Moments
 from dmondrian.tree.policies import count, is_pure, is_pure_with
+from tests.contracts.covering_trees import CoveringTrees
 from tests.contracts.policy_contract import PolicyContract
 from tests.contracts.statistic_contract import StatisticContract
 
@@ -34,6 +37,22 @@ class TestMoments(StatisticContract):
         return AMFRegressor(2, random_state=0)
 
 
+class TestDiscountedCounts(StatisticContract):
+    policy = DiscountedCounts
+    n_additive = 3  # behind them memories that forget
+
+    def estimator(self) -> Any:
+        return CoveringTrees(AMFClassifier(2, drift="follow", random_state=0))
+
+
+class TestDiscountedMoments(StatisticContract):
+    policy = DiscountedMoments
+    n_additive = 3  # as above
+
+    def estimator(self) -> Any:
+        return CoveringTrees(AMFRegressor(2, drift="follow", random_state=0))
+
+
 class TestLabels(StatisticContract):
     policy = Labels
     n_additive = 3  # behind them a bounded sketch
@@ -42,11 +61,8 @@ class TestLabels(StatisticContract):
         return GeneralizedMondrianForestRegressor(2, loss="quantile", random_state=0)
 
 
-class TestValues(PolicyContract):
+class OfFittedValues(PolicyContract):
     """A value that is fitted is no sum over rows, so the contract of sums is not its own."""
-
-    policy = Values
-    hooks = (count, is_pure, is_pure_with)
 
     def estimator(self) -> Any:
         return MondrianKernelRegressor(2, lifetime=3.0, random_state=0)
@@ -57,3 +73,8 @@ class TestValues(PolicyContract):
             {name: array for name, array in tree.items() if name != "stat"}
             for tree in super().learned(estimator)
         ]
+
+
+class TestValues(OfFittedValues):
+    policy = Values
+    hooks = (count, is_pure, is_pure_with)

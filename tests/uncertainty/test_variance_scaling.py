@@ -14,7 +14,6 @@ import pytest
 import dmondrian
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.ensemble.ensemble import Ensemble
-from dmondrian.ensemble.sums.exact_sums import label_moments, units, whole_moments
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest.forest import Forest
 from dmondrian.prequential.stream_sample import Sampled, add, forecast_and_learn
@@ -211,20 +210,6 @@ def test_light_rows_are_not_taken_for_spread() -> None:
     X, y = rows(500)
     forest = AMFRegressor(2, **FIXED).fit(X, y, sample_weight=np.full(500, 1e-4))
     assert (forest.predict(X, return_std=True)[1] < math.sqrt(2.0) * y.std()).all()
-
-
-def test_whole_numbers_give_a_moment_as_well_as_a_double_does() -> None:
-    known = np.array([[4.0, 2.0, 5.0]] * 5)  # mean 1/2, variance 1
-    offset, exact = 3.0, np.array([0.5, 1.0 / 3.0, -200.0, 1e-9, 7.25])
-    variance = np.array([1e-10, 1e-3, 2.0, 1e-12, 0.0])
-    answers = np.stack([offset + exact, exact * exact + variance], axis=1)
-    reported = whole_moments(answers, offset, known)
-    mean, found = label_moments(3 * reported, 3, units(known, offset))
-    np.testing.assert_allclose(mean, offset + exact, rtol=1e-14)
-    assert (np.abs(found - variance) <= 1e-15 * (1.0 + exact**2)).all()
-    far = whole_moments(np.array([[1e9, 1e18], [np.nan, np.inf]]), offset, known[:2])
-    assert far[0].tolist() == [2**40, 2**40, 0, 0]
-    assert (np.abs(far) <= 2**40).all()  # a million trees add up
 
 
 def test_sums_of_shards_are_those_of_all_trees() -> None:

@@ -30,9 +30,9 @@ def warn_of_delay(
     delay : int, optional
         Rows whose labels came together of late, where they come by time.
     """
-    if parameters.drift is None:
+    if not parameters.follows_stream:
         return
-    period, delay = parameters.drift.period, delay or parameters.drift.delay
+    period, delay = parameters.following.period, delay or parameters.following.delay
     if n_rows <= _CLEARLY * delay:
         return
     better = delay_for_later(n_trained, n_rows)

@@ -110,8 +110,7 @@ def open_model(url: str) -> Model:
     if parameters.follows_stream:
         content["guard"] = manifest.metrics.get("guard")
         guard = guard_of(parameters, numbers, content["guard"])
-        assert parameters.drift is not None  # it follows the stream
-        check_learned(guard.rows_so_far, parameters.drift, f"{url}: ")
+        check_learned(guard.rows_so_far, parameters.following, f"{url}: ")
         guard.learn_waiting()  # as members do that are asked
     n_draws = None
     if parameters.is_density:

@@ -4,6 +4,9 @@ Relies on stored trees never changing under their digests. Promises that trees a
 task while others that need them wait, that a failed load is retried by the next task, that trees
 are evicted only when no task uses them and loaded only within the capacity, and that no wait is
 unbounded.
+
+It is no `SingleFlightCache` (`dmondrian/data/single_flight_cache.py`): that learns a value's size
+when it is there, and forgets values in use, whose memory would go on being held beside new ones.
 """
 
 from __future__ import annotations

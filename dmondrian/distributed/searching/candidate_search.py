@@ -45,6 +45,7 @@ from dmondrian.errors import (
     NotFoundError,
     ParameterError,
 )
+from dmondrian.estimators._sklearn_private import check_parameters
 from dmondrian.estimators.save import params_known_then
 from dmondrian.prequential.forecast_lag import SLICED_KINDS, kind_of, mark_from
 from dmondrian.store import Store, open_store
@@ -249,7 +250,7 @@ def check_comparable(estimators: Sequence[Any]) -> None:
     if len({is_classifier(one) for one in estimators}) > 1:
         raise ParameterError("classifiers and regressors cannot be compared: they have no one loss")
     for one in estimators:
-        one._validate_params()
+        check_parameters(one)
         if "kernel" in one.algorithm or "density" in one.algorithm:
             raise ParameterError(
                 f"{one.algorithm} is not searched: its rows are not forecast one by one before "

@@ -198,8 +198,7 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
         )
     rows = attempt.rows_so_far
     if rows and not rows["learned"] and rows["waiting"]:
-        assert attempt.parameters.drift is not None  # else no row waits
-        _log.warning(nothing_learned(rows["waiting"], attempt.parameters.drift))
+        _log.warning(nothing_learned(rows["waiting"], attempt.parameters.following))
     return attempt
 
 

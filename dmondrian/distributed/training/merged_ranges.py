@@ -103,7 +103,9 @@ def _why_not(estimator: Any, is_classifier: bool) -> str | None:
             "a calibration is fitted to forecasts of rows by the forest that learned all rows "
             "before them, which no part did; choose calibrate=False"
         )
-    estimator._validate_params()
+    from dmondrian.estimators._sklearn_private import check_parameters  # unlike workers
+
+    check_parameters(estimator)
     estimator._seed = 0  # draws none
     return why_not_merged(estimator._run_parameters(1, 2 if is_classifier else 0))
 

@@ -272,9 +272,11 @@ def _stored_shards(url: str, shards: list[list[int]]) -> list[list[int]]:
 
 def _about(estimator: Any, plan: Plan, url: str) -> dict[str, Any]:
     """Return the content of run.json; a seed drawn for this run before is kept."""
-    from dmondrian.estimators.save import params_known_then  # imports scikit-learn, unlike workers
+    # They import scikit-learn, unlike workers.
+    from dmondrian.estimators._sklearn_private import check_parameters
+    from dmondrian.estimators.save import params_known_then
 
-    estimator._validate_params()
+    check_parameters(estimator)
     schema = plan.schema
     params = params_known_then(estimator, _stored_params(url))
     params.pop("class_weight", None)

@@ -10,6 +10,9 @@ of a worker share one copy of a chunk, that a look-up is O(1), that a failed rea
 next caller, that a read which exceeds its time goes on and the next caller waits for it, that
 read-ahead stops when the byte budget is used up, that no wait is unbounded, and that a temporary
 failure of a store is not reported as bad data.
+
+It is no `SingleFlightCache` (`dmondrian/data/single_flight_cache.py`): there a value is made by the
+thread that asks, which could not read ahead, nor leave a read that takes too long to go on.
 """
 
 from __future__ import annotations

@@ -360,7 +360,7 @@ def _forest(held: HeldRun, order: Restore) -> tuple[Forest, Base | None]:
     """Return the trees of an order, and what their next state may be a difference from."""
     found: tuple[Any, Base | None] = _restored(held, order)
     forest = found[0]
-    if forest.parameters.follows_stream and forest.boosted is not None:
+    if forest.parameters.mixes_boosted_sets:
         forest.boosted.shared = held.sets.get  # all shards learn the same rows
     return found
 

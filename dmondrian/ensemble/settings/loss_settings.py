@@ -24,7 +24,7 @@ from dmondrian.stats.labels import LEAST_SIZE, Labels, n_labels_stats
 from dmondrian.stats.moments import MOMENTS, Moments
 
 REGRESSION = ("squared", "gaussian", "poisson", "geometric", "huber", "quantile")
-BINARY = LOSSES[4:]
+BINARY = LOSSES[LOSSES.index("bernoulli") :]
 # Losses of the user's own, whose functions the trees do not know.
 OWN, OWN_OF_MEAN, OWN_BINARY = "own", "own of the mean", "own binary"
 OF_LABELS = ("huber", "quantile", OWN)
@@ -275,14 +275,15 @@ def theory_rate(loss: str, bound: float) -> float:
     Raises
     ------
     ParameterError
-        For losses that are exp-concave at no rate; for bounds so large or small that the rate is
-        no double.
+        For losses of which no such rate is known; for bounds so large or small that the rate is no
+        double.
     """
     if loss not in _RATES:
         raise ParameterError(
-            f'aggregation="aggregate" needs a loss that is exp-concave, which {loss!r} is not: it '
-            "has sloping straight pieces, where no learning rate makes exp(-rate loss) concave; "
-            f'use aggregation="mean", or one of {sorted(_RATES)}'
+            'aggregation="aggregate" needs a loss that is known to be exp-concave, and '
+            f"{loss!r} is not: expected one of {sorted(_RATES)} (of any other no learning rate is "
+            "known at which exp(-rate loss) is concave, and where a loss has sloping straight "
+            'pieces there is none); use one of these, or aggregation="mean"'
         )
     try:
         rate = _RATES[loss](bound)

@@ -168,6 +168,13 @@ class ForestParameters(TreeSettings):
         """Settings of a forest that ``follows_stream``; None for others."""
         return self.system.drift
 
+    @property
+    def following(self) -> DriftSettings:
+        """The ``drift`` of a forest that ``follows_stream``; others raise AttributeError."""
+        if self.drift is None:
+            raise AttributeError("following: this forest does not follow the stream")
+        return self.drift
+
     # What a forest can do.
 
     @property

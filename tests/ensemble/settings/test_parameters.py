@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.fringe_settings import FringeSettings
 from dmondrian.ensemble.settings.kernel_settings import Joint
 from dmondrian.ensemble.settings.lifetime import PowerLifetime
@@ -87,6 +88,16 @@ def test_stored_parameters_mean_what_they_did(row: dict[str, Any]) -> None:
     assert mixes_boosted_sets(row["parameters"]) is read.mixes_boosted_sets is False
     assert pickle.loads(pickle.dumps(read)) == read == copy.copy(read)
     assert hash(read) == hash(copy.deepcopy(read))
+
+
+def test_settings_of_following_are_those_of_forests_that_follow() -> None:
+    drift = DriftSettings(delay=7)
+    follower = made("amf-classifier", drift=drift)
+    assert follower.follows_stream
+    assert follower.following is drift
+    assert not made("amf-classifier").follows_stream
+    with pytest.raises(AttributeError, match="does not follow the stream"):
+        _ = made("amf-classifier").following
 
 
 def test_every_algorithm_was_stored() -> None:
