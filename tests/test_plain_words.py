@@ -35,8 +35,6 @@ REFUSED = re.compile(rf"\b({'|'.join(WORDS + TERMS)})\b", re.IGNORECASE)
 
 # Parts of lines that may have one, with the reason.
 ALLOWED = {
-    "(said,) = self.forecasts": "until the contract of losses is next changed",
-    "np.full(len(y), said)": "as above",
     "core/room.py": "a file of an early commit, whose lines are counted",
     '"told"': "key of the progress in a heartbeat, which earlier versions write and read",
 }

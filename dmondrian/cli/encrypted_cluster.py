@@ -27,6 +27,7 @@ from dmondrian.distributed.cluster.client import (
     LocalProcess,
     encrypted,
     local_size,
+    register_plugin,
     scheduler_options,
     warm,
 )
@@ -66,7 +67,7 @@ def running(
             ) as started,
             Client(started, set_as_default=False) as client,
         ):
-            client.register_plugin(LocalProcess())
+            register_plugin(client, LocalProcess())
             started.scale(n_workers)
             client.wait_for_workers(n_workers, timeout=START_SECONDS)
             yield started.scheduler_address, started.dashboard_link if has_dashboard else None

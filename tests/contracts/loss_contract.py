@@ -48,9 +48,9 @@ class LossContract(PolicyContract):
         y = np.random.default_rng(0).gamma(2.0, 1.0, 101)
         if is_classifier(self.estimator()):
             y = np.where(y > 2.5, 1.0, -1.0)
-        (said,) = self.forecasts(self.cell_of(y), PLACE)
+        (own,) = self.forecasts(self.cell_of(y), PLACE)
         costs = [self.loss(y, np.full(len(y), one)).mean() for one in self.candidates(y)]
-        assert self.loss(y, np.full(len(y), said)).mean() <= min(costs) + self.slack + 1e-12
+        assert self.loss(y, np.full(len(y), own)).mean() <= min(costs) + self.slack + 1e-12
 
     def test_labels_far_from_zero_give_finite_forecasts(self) -> None:
         y = np.random.default_rng(1).normal(size=40)

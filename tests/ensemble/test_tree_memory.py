@@ -62,7 +62,7 @@ def test_capacity_that_was_given_back_changes_no_byte(cuts):
 
 @pytest.mark.parametrize("cuts", [[], range(5000, 60_000, 500)])
 def test_trees_that_have_grown_take_at_most_twice_what_their_nodes_do(cuts):
-    """As the README says of the moment at which they grow."""
+    """As the README has it of the moment at which they grow."""
     forest = _learned(cuts)
     for tree in forest.store.trees:
         arrays = tree.i, tree.box, tree.bits

@@ -92,7 +92,7 @@ def metrics_of(
     calibrate: bool = False,
     rows: np.ndarray = X,
 ) -> dict[str, Any]:
-    """What a run says of the rows, cut into blocks, its trees into shards."""
+    """What a run forecasts of the rows, cut into blocks, its trees into shards."""
     its = parameters_of(estimator, y)
     bounds = list(itertools.pairwise([0, *cuts, N]))
     units = [Unit(i, *ends) for i, ends in enumerate(bounds)]
@@ -167,7 +167,7 @@ def test_metrics_are_those_of_a_forest_that_is_asked_before_each_row(name: str) 
     assert reported[0]["totals"] == pytest.approx(wanted, rel=1e-9)
 
 
-def test_weights_are_heard_and_rows_of_none_at_the_start_are_forecast_by_nobody() -> None:
+def test_weights_count_and_rows_of_none_at_the_start_are_forecast_by_nobody() -> None:
     w = DRAW.integers(0, 3, N) * 0.5
     w[:40] = 0.0
     y = NUMBERS
@@ -209,7 +209,7 @@ def test_the_factor_of_a_regressor_is_fitted_beside_the_metrics() -> None:
     assert reported[0]["calibration"] == fitted.to_json()
 
 
-def test_a_hierarchy_of_numbers_is_forecast_in_slices_and_says_so() -> None:
+def test_a_hierarchy_of_numbers_is_forecast_in_slices_and_its_lag_has_it() -> None:
     estimator = MondrianForestRegressor(aggregation="hierarchy", lifetime=None, **PLAIN)
     one, other = (metrics_of(estimator, NUMBERS, shards, []) for shards, _, _ in CUTS[:2])
     assert one == other
@@ -235,13 +235,15 @@ def test_lifetimes_that_trees_choose_are_those_before_a_slice_and_cells_those_be
     for start, stop in slices(0, N):
         lives = forest.tree_lifetimes()[:, 0]
         for i in range(start, stop):
-            row, said = X[i : i + 1], NUMBERS[:1]
+            row, forecast = X[i : i + 1], NUMBERS[:1]
             if i:
                 given = np.unique(lives)
                 each = forest.answers(row, forest.policies, given, 1)[:, 0, :, 0]
                 places = np.searchsorted(given, lives)
-                said = np.array([reported[at] for reported, at in zip(each, places, strict=True)])
-            mean[i] = said.mean()
+                forecast = np.array(
+                    [reported[at] for reported, at in zip(each, places, strict=True)]
+                )
+            mean[i] = forecast.mean()
             forest.update(row, NUMBERS[i : i + 1])
     assert one["totals"]["mae"] == pytest.approx(mean_absolute_error(NUMBERS, mean), rel=1e-9)
 

@@ -32,6 +32,7 @@ from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.checkpoint.deltas import warm_marks
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.distributed.cluster.interrupt import DeferredInterrupt, without_sigint
+from dmondrian.distributed.cluster.workers import REPLY_SECONDS
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, ParameterError
@@ -226,8 +227,30 @@ def connected(
             stack.callback(_unmute_loggers)
         own = stack.enter_context(_local(options))
         if processes:
-            own.register_plugin(LocalProcess())
+            register_plugin(own, LocalProcess())
         yield own
+
+
+def register_plugin(client: Client, plugin: WorkerPlugin) -> None:
+    """Set a plugin up on all workers and on those that join later, whoever is lost meanwhile.
+
+    The scheduler keeps the plugin before it sends it to the workers. Does not wait for one that
+    hangs: the scheduler goes on trying.
+
+    Raises
+    ------
+    Exception
+        What the plugin raised on a worker.
+    """
+
+    async def register() -> None:
+        await client.register_plugin(plugin)
+
+    try:
+        client.sync(register, callback_timeout=REPLY_SECONDS)
+    except OSError as error:
+        if error.errno is not None:  # the connections of Dask, and its timeouts, give no number
+            raise
 
 
 class Connection:
@@ -330,10 +353,12 @@ def _local(size: dict[str, Any]) -> Iterator[Client]:
             try:
                 cluster = stack.enter_context(without_sigint(lambda: LocalCluster(**options)))
             except (OSError, RuntimeError, TimeoutError) as error:
+                what = str(error).rstrip(".")
                 raise ClusterError(
-                    f"{n_workers} local workers could not be started: {error}; in a script, call "
-                    'this under `if __name__ == "__main__":`, because worker processes import the '
-                    "script"
+                    f"{n_workers} local workers could not be started: {what}; what one wrote as it "
+                    "ended has the reason, and one that wrote nothing was killed, as where memory "
+                    "is short: start fewer; in a script, call this under "
+                    '`if __name__ == "__main__":`, because worker processes import the script'
                 ) from error
             client = stack.enter_context(Client(cluster, set_as_default=False))
         try:

@@ -4,8 +4,8 @@ A lost worker is noticed in `Workers.refresh`, which polls the scheduler: each s
 `follow`, when it reported that workers came or went, and now and again.
 
 Relies on the scheduler's list of workers. Promises that shards go where the load per thread is
-least, that equal sets of workers place equally, and that an adaptive cluster (`cluster.adapt`) sees
-demand while there is no worker.
+least, that equal sets of workers place equally, that an adaptive cluster (`cluster.adapt`) sees
+demand while there is no worker, and that a local one restarts those that it gave up.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from distributed import Client, Future
 
+from dmondrian.distributed.cluster.local_restarts import LocalRestarts
 from dmondrian.errors import ClusterError
 
 POLL_SECONDS = 1.0
@@ -84,6 +85,7 @@ class Workers:
         self._address = str(getattr(scheduler, "address", "the scheduler"))
         self.is_connected = True  # to the scheduler, at the last poll
         self._demand: Future | None = None  # a pending task, while there is no worker
+        self._restarts = LocalRestarts(client)
         self.threads: dict[str, int] = {}  # threads of each living worker
         self.memory: dict[str, int] = {}  # memory limit of each in bytes; 0 for none
         self.used: dict[str, int] = {}  # memory that each used at the last poll, in bytes
@@ -127,6 +129,7 @@ class Workers:
             }
             self._n_living = len(living)
             self._request_worker()
+            self._restarts.look(self._n_living)
         if found is not None and self.threads:
             self._seen = moment
         elif moment - self._seen > self._patience or self._client.status in _CLOSED:
@@ -241,6 +244,8 @@ class Workers:
             what = f"none of the {self._n_living} workers of {self.scheduler} answers"
         else:
             what = f"{self.scheduler} has no workers"
+            if self._restarts.n_wanted:
+                what_to_do = f"{self._restarts.what_was_done()}; run the same command again"
         raise ClusterError(
             f"{what} for {seconds:.0f} seconds; {what_to_do}: it goes on from the last checkpoint"
         )

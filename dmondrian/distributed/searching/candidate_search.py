@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from dmondrian.data import Plan, make_plan
 from dmondrian.data.lag_settings import checked_lags
 from dmondrian.data.paths import check_paths
 from dmondrian.distributed.cluster.client import Connection, warm
+from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.distributed.searching.advance import PLAN, Advance, Candidate, advance
 from dmondrian.distributed.searching.halving import dealt, going_on, rounds
 from dmondrian.distributed.training.lagged_data import about_lagged, write_lags
@@ -361,28 +361,20 @@ def _is_over(done: Sequence[Mapping[str, Any]]) -> bool:
 
 def _run_round(client: Client, order: Advance) -> dict[int, dict[str, float]]:
     """Run the tasks of a round, candidates dealt to the workers; return all metrics."""
-    n_workers = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
+    workers = Workers(client, _WITHOUT_WORKERS)
+    workers.refresh(now=True)
     by_number = {one.number: one for one in order.candidates}
     orders = [
         replace(order, candidates=tuple(by_number[k] for k in group))
-        for group in dealt(sorted(by_number), n_workers)
+        for group in dealt(sorted(by_number), max(1, len(workers.threads)))
     ]
     futures = client.map(advance, orders, pure=False, retries=2)
-    lost_since: float | None = None
     try:
         pending = set(futures)
         while pending:
             with suppress(TimeoutError), client.as_current():
                 pending = set(wait(pending, timeout=_TICK, return_when="FIRST_COMPLETED").not_done)
-            if client.scheduler_info(n_workers=-1)["workers"]:
-                lost_since = None
-            elif lost_since is None:
-                lost_since = time.monotonic()
-            elif time.monotonic() - lost_since > _WITHOUT_WORKERS:
-                raise ClusterError(
-                    f"there was no worker for {_WITHOUT_WORKERS:.0f} seconds; run the same "
-                    "command again to go on"
-                )
+            workers.refresh()
         found: dict[int, dict[str, float]] = {}
         for one in client.gather(futures):
             found |= one
@@ -394,6 +386,7 @@ def _run_round(client: Client, order: Advance) -> dict[int, dict[str, float]]:
         ) from error
     finally:
         client.cancel(futures)
+        workers.close()
 
 
 def _searched(done: Sequence[Mapping[str, Any]], n: int) -> Searched:

@@ -12,7 +12,7 @@ import socket
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -34,7 +34,7 @@ from dmondrian.checkpoint.row_ranges import ROW_PARTS, RowRanges, shard_trees
 from dmondrian.data import Plan, places_of
 from dmondrian.data.lag_settings import lag_of_key
 from dmondrian.distributed.cluster.alerts import Alerts, values_of
-from dmondrian.distributed.cluster.client import warm
+from dmondrian.distributed.cluster.client import register_plugin, warm
 from dmondrian.distributed.cluster.events import Event, EventListener, Events, counted
 from dmondrian.distributed.cluster.interrupt import Interrupts
 from dmondrian.distributed.cluster.progress import (
@@ -45,7 +45,6 @@ from dmondrian.distributed.cluster.progress import (
     listener,
 )
 from dmondrian.distributed.cluster.prometheus_metrics import PrometheusMetrics
-from dmondrian.distributed.cluster.workers import REPLY_SECONDS
 from dmondrian.distributed.metrics.progressive import Progressive, read_counts
 from dmondrian.distributed.metrics.sortedness import Sortedness
 from dmondrian.distributed.training.checkpoint_schedule import CheckpointInterval, parse_every
@@ -612,17 +611,9 @@ def _stopped_at(position: int, n_rows: int) -> str:
 
 
 def _equip(client: Client) -> None:
-    """Register the plugin that holds shards, on all workers and those that join later.
-
-    Does not wait for a worker that hangs: the scheduler goes on trying.
-    """
-
-    async def register() -> None:
-        await client.register_plugin(ShardHolder())
-
+    """Register the plugin that holds shards, on all workers and those that join later."""
     try:
-        with suppress(TimeoutError):
-            client.sync(register, callback_timeout=REPLY_SECONDS)
+        register_plugin(client, ShardHolder())
     except Exception as error:
         raise ClusterError(
             f"the workers cannot use dmondrian ({type(error).__name__}: {error}); install the same "

@@ -54,6 +54,16 @@ def test_a_killed_local_worker_may_take_its_time_to_come_back() -> None:
         assert pid not in client.run(os.getpid).values()
 
 
+def test_a_local_worker_that_is_killed_as_it_starts_is_no_mistake_of_a_script_alone() -> None:
+    deadly = {"distributed.worker.preload": ["import os; os.kill(os.getpid(), 9)"]}
+    with (
+        dask.config.set(deadly),
+        pytest.raises(ClusterError, match=r"start; .* nothing was killed, .* start fewer; "),
+        connected(None, 1, 1),
+    ):
+        pass
+
+
 def test_a_scheduler_that_is_late_with_its_answer_has_not_lost_its_workers(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed import Client
+from distributed import Client, wait
 
 from dmondrian import (
     AMFClassifier,
@@ -23,9 +23,10 @@ from dmondrian import (
 from dmondrian.checkpoint import document
 from dmondrian.data import make_plan, read_chunk
 from dmondrian.distributed import Searched, search, train
+from dmondrian.distributed.searching import candidate_search
 from dmondrian.distributed.searching.halving import dealt, going_on, rounds
 from dmondrian.errors import CheckpointError, ParameterError
-from tests.distributed.conftest import worker_threads
+from tests.distributed.conftest import worker_threads, workers_of
 
 PLAIN: dict[str, Any] = {
     "alpha": 0.5, "charge_opening": True, "feature_scales": None, "feature_units": None,
@@ -161,6 +162,29 @@ def test_a_search_that_was_stopped_goes_on_at_any_number_of_workers(
         same = [(tmp_path / f / f"rounds/{name}.json").read_bytes() for f in ("whole", "stopped")]
         assert same[0] == same[1]
     assert run("whole", client) == whole  # a finished one is read
+
+
+def test_a_search_goes_on_when_dask_has_given_up_all_workers(
+    data: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = search(candidates(), data, target="y", folder=tmp_path / "whole", client=client)
+    lost: list[str] = []
+    with worker_threads(2) as (cluster, own):
+
+        def lose_all(*about: Any, **options: Any) -> Any:
+            """Close all workers of the first round before its tasks are waited for."""
+            if not lost:
+                lost.extend(workers_of(own))
+                for worker in dict(cluster.workers).values():
+                    cluster.sync(worker.close)
+            return wait(*about, **options)
+
+        monkeypatch.setattr(candidate_search, "wait", lose_all)
+        monkeypatch.setattr(candidate_search, "_TICK", 0.2)
+        again = search(candidates(), data, target="y", folder=tmp_path / "lost", client=own)
+        assert len(lost) == 2
+        assert not set(lost) & set(workers_of(own))
+    assert again == whole
 
 
 def test_what_cannot_be_compared_is_refused(data: Path, client: Client, tmp_path: Path) -> None:
