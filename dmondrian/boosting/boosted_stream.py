@@ -36,7 +36,8 @@ _LARGEST_STEP = 10.0  # log odds; the steps of all rounds leave probabilities ab
 _OF_NUMBERS = Growing(100, 15, 0.15, 1.0, 20, 0.0, 2.0)
 _MANY, _ROUNDS_OF_MANY = 10, 30  # classes, and rounds from so many on
 _MOST_TREES, _LEAST_ROUNDS = 900, 5  # of still more classes, each of which takes a tree a round
-_MOST_ROUNDS, _MOST_FOUND = 400, 1200  # that are found, and trees of as many rounds
+# Rounds that are found, trees of as many rounds, and columns from which these are fewer.
+_MOST_ROUNDS, _MOST_FOUND, _WIDE = 400, 1200, 64
 # How sets are fitted: as in the first version that had them; to clipped numbers; with as many
 # rounds as are found, to more rows. Streams that earlier versions stored go on as they began.
 AS_THEY_CAME, CLIPPED, ROUNDS_FOUND = 1, 2, 3
@@ -55,10 +56,10 @@ def growing_of(n_classes: int) -> Growing:
     return Growing(n_rounds, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE, _LARGEST_STEP)
 
 
-def most_rounds_of(n_classes: int) -> int:
-    """Return how many rounds a set has at most, where they are found."""
-    most = min(_MOST_ROUNDS, _MOST_FOUND // max(n_classes, 1))
-    return max(growing_of(n_classes).n_rounds, most)
+def most_rounds_of(n_classes: int, d: int) -> int:
+    """Return how many rounds a set of ``d`` columns has at most, where they are found."""
+    n_trees = _MOST_FOUND * _WIDE // max(d, _WIDE)
+    return max(growing_of(n_classes).n_rounds, min(_MOST_ROUNDS, n_trees // max(n_classes, 1)))
 
 
 def next_birth(position: int, longest_life: int = MOST_NEWEST // 2) -> int:
@@ -150,7 +151,7 @@ class BoostedStream:
             birth = self._kept.position
             n_since = birth - previous_birth(birth, self._longest_life)  # the set is no younger
             since = self._kept.newest(n_since)
-            found = rounds_after(self.newest, since, most_rounds_of(self._n_classes))
+            found = rounds_after(self.newest, since, most_rounds_of(self._n_classes, self._d))
             growing = growing if found is None else growing._replace(n_rounds=found)
         return BoostedSet.fit(rows.X, y, rows.w, self._n_classes, growing)
 
@@ -192,7 +193,7 @@ class BoostedStream:
         if has_set:
             most = self._growing
             if fitting >= ROUNDS_FOUND:
-                most = most._replace(n_rounds=most_rounds_of(self._n_classes))
+                most = most._replace(n_rounds=most_rounds_of(self._n_classes, self._d))
             self.newest = BoostedSet.from_json(stored["set"], self._d, self._n_classes, most)
 
 

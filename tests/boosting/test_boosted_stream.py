@@ -41,8 +41,9 @@ def test_births_are_four_in_each_doubling_and_then_at_every_so_many_rows() -> No
 def test_the_trees_of_a_set_are_bounded_where_there_are_many_classes() -> None:
     rounds = [growing_of(k).n_rounds for k in (2, 9, 10, 30, 90, 1000)]
     assert rounds == [60, 60, 30, 30, 10, 5]
-    most = [most_rounds_of(k) for k in (0, 2, 3, 9, 10, 30, 90, 1000)]
+    most = [most_rounds_of(k, 64) for k in (0, 2, 3, 9, 10, 30, 90, 1000)]
     assert most == [400, 400, 400, 133, 120, 40, 13, 5]
+    assert [most_rounds_of(10, d) for d in (128, 256, 1000)] == [60, 30, 30]
     X, y = switching(70, n_classes=300)
     stream = BoostedStream(4, 300, 1)
     stream.learn(X, y.astype(float), np.empty(0))
@@ -195,7 +196,7 @@ def damaged(name: str, change: Callable[[np.ndarray], Any]) -> Callable[[dict[st
         lambda stored: stored.update(set=None),
         lambda stored: stored.update(more=1),
         lambda stored: stored["set"].update(n=stored["set"]["n"] + 1),
-        lambda stored: stored["set"].update(n=3 * most_rounds_of(3) + 1),
+        lambda stored: stored["set"].update(n=3 * most_rounds_of(3, 4) + 1),
         lambda stored: stored["set"].update(n="1"),
         lambda stored: stored["set"].pop("n"),
         lambda stored: stored["kept"].pop("y"),

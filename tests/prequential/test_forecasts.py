@@ -235,7 +235,7 @@ def test_lifetimes_that_trees_choose_are_those_before_a_slice_and_cells_those_be
     for start, stop in slices(0, N):
         lives = forest.tree_lifetimes()[:, 0]
         for i in range(start, stop):
-            row, forecast = X[i : i + 1], NUMBERS[:1]
+            row, own = X[i : i + 1], NUMBERS[:1]
             if i:
                 given = np.unique(lives)
                 each = forest.answers(row, forest.policies, given, 1)[:, 0, :, 0]
@@ -243,7 +243,7 @@ def test_lifetimes_that_trees_choose_are_those_before_a_slice_and_cells_those_be
                 forecast = np.array(
                     [reported[at] for reported, at in zip(each, places, strict=True)]
                 )
-            mean[i] = forecast.mean()
+            mean[i] = own.mean()
             forest.update(row, NUMBERS[i : i + 1])
     assert one["totals"]["mae"] == pytest.approx(mean_absolute_error(NUMBERS, mean), rel=1e-9)
 

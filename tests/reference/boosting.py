@@ -325,7 +325,9 @@ def sets_of(
                 for rounds in (max(1, n // 2), max(1, 3 * n // 4), n)
             }
             best = min(losses, key=lambda rounds: (losses[rounds], rounds))
-            rounds = min(max(best if best < n else 3 * n // 2, 15), most_rounds_of(n_classes))
+            rounds = min(
+                max(best if best < n else 3 * n // 2, 15), most_rounds_of(n_classes, X.shape[1])
+            )
             growing = growing._replace(n_rounds=rounds)
         labels = y[:birth] if n_classes else np.array(near_labels(y[:birth].tolist()))
         found.append(BoostedSet.fit(X[:birth], labels, w[:birth], n_classes, growing))

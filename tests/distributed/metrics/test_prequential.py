@@ -22,9 +22,7 @@ from tests.prequential.test_forecasts import AMF, CLASSES, CUTS, X, metrics_of
 
 
 @pytest.mark.parametrize("n_shards", [1, 3])
-def test_a_run_forecasts_what_its_forests_forecast(
-    client: Client, tmp_path: Path, n_shards: int
-) -> None:
+def test_a_run_forecasts_as_its_forests(client: Client, tmp_path: Path, n_shards: int) -> None:
     table = pa.table({**{f"x{j}": X[:, j] for j in range(3)}, "y": CLASSES.astype(np.int64)})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=170)
     run = train(
