@@ -240,9 +240,7 @@ def test_lifetimes_that_trees_choose_are_those_before_a_slice_and_cells_those_be
                 given = np.unique(lives)
                 each = forest.answers(row, forest.policies, given, 1)[:, 0, :, 0]
                 places = np.searchsorted(given, lives)
-                forecast = np.array(
-                    [reported[at] for reported, at in zip(each, places, strict=True)]
-                )
+                own = np.array([reported[at] for reported, at in zip(each, places, strict=True)])
             mean[i] = own.mean()
             forest.update(row, NUMBERS[i : i + 1])
     assert one["totals"]["mae"] == pytest.approx(mean_absolute_error(NUMBERS, mean), rel=1e-9)
