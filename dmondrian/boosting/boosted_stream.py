@@ -36,8 +36,8 @@ _LARGEST_STEP = 10.0  # log odds; the steps of all rounds leave probabilities ab
 _OF_NUMBERS = Growing(100, 15, 0.15, 1.0, 20, 0.0, 2.0)
 _MANY, _ROUNDS_OF_MANY = 10, 30  # classes, and rounds from so many on
 _MOST_TREES, _LEAST_ROUNDS = 900, 5  # of still more classes, each of which takes a tree a round
-# Rounds that are found, trees of as many rounds, and columns from which these are fewer.
-_MOST_ROUNDS, _MOST_FOUND, _WIDE = 400, 1200, 64
+# Rounds that are found, trees of as many rounds, columns from which these are fewer; least rounds.
+_MOST_ROUNDS, _MOST_FOUND, _WIDE, _LEAST_OF_NUMBERS = 400, 1200, 64, 15
 # How sets are fitted: as in the first version that had them; to clipped numbers; with as many
 # rounds as are found, to more rows. Streams that earlier versions stored go on as they began.
 AS_THEY_CAME, CLIPPED, ROUNDS_FOUND = 1, 2, 3
@@ -151,7 +151,9 @@ class BoostedStream:
             birth = self._kept.position
             n_since = birth - previous_birth(birth, self._longest_life)  # the set is no younger
             since = self._kept.newest(n_since)
-            found = rounds_after(self.newest, since, most_rounds_of(self._n_classes, self._d))
+            least = growing.n_rounds if self._n_classes else _LEAST_OF_NUMBERS
+            most = most_rounds_of(self._n_classes, self._d)
+            found = rounds_after(self.newest, since, least, most)
             growing = growing if found is None else growing._replace(n_rounds=found)
         return BoostedSet.fit(rows.X, y, rows.w, self._n_classes, growing)
 

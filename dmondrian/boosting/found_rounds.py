@@ -6,6 +6,8 @@ born, judge it as held-out rows judge a model: what they lose after half of its 
 quarters, and after all. The next set has the number of rounds of least loss, and where that is all
 of them half as many more, as more might be better still. So it doubles within two births, or halves
 at one (early stopping: Zhang, Yu, 2005, "Boosting with early stopping", Annals of Statistics 33).
+Of classes it never has fewer than the first: members raise what a set answers to a power, so that
+one which learned too much is worth more to them than its loss alone is; numbers have no powers.
 
 Relies on :func:`dmondrian.boosting.boosting_kernels.sum_losses`. Promises a pure function of the
 set and the rows in order, to the last bit on every machine.
@@ -18,13 +20,12 @@ import numpy as np
 from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.boosting.kept_rows import Labelled
 
-LEAST_ROUNDS = 15
 _PARTS = (2, 3)  # quarters of the rounds that are judged, before all
 _GROWN = 1.5  # times as many rounds where all of them are best
 
 
-def rounds_after(newest: BoostedSet, rows: Labelled, most: int) -> int | None:
-    """Return how many rounds the set after ``newest`` has, at most ``most``.
+def rounds_after(newest: BoostedSet, rows: Labelled, least: int, most: int) -> int | None:
+    """Return how many rounds the set after ``newest`` has, from ``least`` to ``most``.
 
     None where ``newest`` has no trees, as of one class.
 
@@ -33,7 +34,7 @@ def rounds_after(newest: BoostedSet, rows: Labelled, most: int) -> int | None:
     newest : BoostedSet
     rows : Labelled
         Those that came since its birth, or the newest of these; labels as they came.
-    most : int
+    least, most : int
     """
     n = newest.n_rounds
     if not n:
@@ -41,4 +42,4 @@ def rounds_after(newest: BoostedSet, rows: Labelled, most: int) -> int | None:
     judged = sorted({max(1, part * n // 4) for part in _PARTS} | {n})
     best = judged[int(np.argmin(newest.losses_after(judged, rows.X, rows.y, rows.w)))]
     found = best if best < n else int(_GROWN * n)
-    return min(max(found, LEAST_ROUNDS), most)
+    return min(max(found, least), most)

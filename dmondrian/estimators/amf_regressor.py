@@ -118,11 +118,11 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     weights of their mixture change with each row, nor merged; runs of them grow.
 
     Boosted sets are born, fitted to kept rows and mixed as those of
-    :class:`dmondrian.AMFClassifier`. The first has 100 rounds of one tree; all have 20 rows in the
-    smallest leaf, are fitted to squared errors, and answer the mean; the variance is that of the
-    tree that never forgets, which does not know what the set explains: the factor of the forest's
-    variance learns that, over all rows alike. Labels beyond the span of the kept rows by more than
-    that span are clipped there, the span taken without one row in 256 to either side, and one at
+    :class:`dmondrian.AMFClassifier`. The first has 100 rounds of one tree, later ones 15 to 400;
+    all have 20 rows in the smallest leaf, are fitted to squared errors, and answer the mean; the
+    variance is that of the tree that never forgets, which does not know what the set explains: the
+    factor of the forest's variance learns that, over all rows alike. Labels beyond the span of the
+    kept rows by more than that span are clipped there, the span taken without one row in 256 to either side, and one at
     least: so one label far off takes nothing from what a set knows of the others
     (:mod:`dmondrian.boosting.near_labels`). Where such labels are rare, true, and columns predict
     them, forecasts of their rows are too small: learn a label without such a tail, such as its

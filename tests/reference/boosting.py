@@ -278,8 +278,9 @@ def leaves_in_order(tree: Leaf | Split) -> list[float]:
 
 
 def rounds_after(
-    newest: ReferenceBoostedSet, X: Sequence[Row], y: Sequence[float], w: Sequence[float], most: int
-) -> int | None:
+    newest: ReferenceBoostedSet, X: Sequence[Row], y: Sequence[float], w: Sequence[float],
+    least: int, most: int,
+) -> int | None:  # fmt: skip
     """Return how many rounds the next set has, by what rows lose after some of the newest one's."""
     outputs = len({c for c, _ in newest.trees})
     if not outputs:
@@ -293,7 +294,7 @@ def rounds_after(
         )
     newest.trees = every
     best = min(losses, key=lambda rounds: (losses[rounds], rounds))
-    return min(max(best if best < n else 3 * n // 2, 15), most)
+    return min(max(best if best < n else 3 * n // 2, least), most)
 
 
 def births_until(n: int) -> list[int]:
@@ -325,9 +326,9 @@ def sets_of(
                 for rounds in (max(1, n // 2), max(1, 3 * n // 4), n)
             }
             best = min(losses, key=lambda rounds: (losses[rounds], rounds))
-            rounds = min(
-                max(best if best < n else 3 * n // 2, 15), most_rounds_of(n_classes, X.shape[1])
-            )
+            least = growing_of(n_classes).n_rounds if n_classes else 15
+            most = most_rounds_of(n_classes, X.shape[1])
+            rounds = min(max(best if best < n else 3 * n // 2, least), most)
             growing = growing._replace(n_rounds=rounds)
         labels = y[:birth] if n_classes else np.array(near_labels(y[:birth].tolist()))
         found.append(BoostedSet.fit(X[:birth], labels, w[:birth], n_classes, growing))
