@@ -8,7 +8,9 @@ worth.
 
 Relies on :mod:`dmondrian.boosting.kept_rows`, :mod:`dmondrian.boosting.near_labels`,
 :mod:`dmondrian.boosting.found_rounds` and :mod:`dmondrian.boosting.boosted_set`. Promises a pure
-function of the seed and the numbered rows, whatever the cuts between calls.
+function of the seed, the numbered rows and the calls that have several births, as those of blocks
+of labels have: where each set answers rows, as where labels come one by one, other cuts between
+calls change nothing.
 
 Shapes: n rows, d columns.
 """
@@ -32,14 +34,14 @@ FIRST_BIRTH = 64  # row
 Shared = Callable[[int, Callable[[], BoostedSet]], BoostedSet]
 """Returns the set born before a row of this number: found, or made by the function."""
 _ROUNDS, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE = 60, 15, 0.2, 1.0, 5, 1e-3
-_LARGEST_STEP = 10.0  # log odds; the steps of all rounds leave probabilities above 0
+_LARGEST_STEP = 10.0  # log odds
 _OF_NUMBERS = Growing(100, 15, 0.15, 1.0, 20, 0.0, 2.0)
 _MANY, _ROUNDS_OF_MANY = 10, 30  # classes, and rounds from so many on
 _MOST_TREES, _LEAST_ROUNDS = 900, 5  # of still more classes, each of which takes a tree a round
 # Rounds that are found, trees of as many rounds, columns from which these are fewer; least rounds.
 _MOST_ROUNDS, _MOST_FOUND, _WIDE, _LEAST_OF_NUMBERS = 400, 1200, 64, 15
 # How sets are fitted: as in the first version that had them; to clipped numbers; with as many
-# rounds as are found, to more rows. Streams that earlier versions stored go on as they began.
+# rounds as are found, to more rows. Streams that earlier versions began go on as they did.
 AS_THEY_CAME, CLIPPED, ROUNDS_FOUND = 1, 2, 3
 _NEWEST_BEFORE = (
     8192  # rows that earlier versions kept; half of them are the longest life of wide rows
@@ -86,30 +88,28 @@ class BoostedStream:
     ----------
     d, n_classes, seed : int
         No classes for numbers.
+    fitting : int
+        How sets are fitted: ``ROUNDS_FOUND``, but for streams that earlier versions began.
 
     Attributes
     ----------
     newest : BoostedSet or None
         That answers.
     fitting : int
-        How sets are fitted: ``ROUNDS_FOUND``, but for streams that earlier versions stored.
+        As given.
     shared : Shared
         Where others that learn the same rows, with the same seed, find the sets fitted here. By
         default there are none.
     """
 
-    def __init__(self, d: int, n_classes: int, seed: int) -> None:
+    def __init__(self, d: int, n_classes: int, seed: int, fitting: int = ROUNDS_FOUND) -> None:
         self._d, self._n_classes, self._growing = d, n_classes, growing_of(n_classes)
-        self._seed = seed
         self.newest: BoostedSet | None = None
         self.shared: Shared = _alone
-        self._begin(ROUNDS_FOUND)
-
-    def _begin(self, fitting: int) -> None:
         self.fitting = fitting
         most = MOST_NEWEST if fitting >= ROUNDS_FOUND else _NEWEST_BEFORE
-        self._kept = KeptRows(self._d, self._seed, most)
-        self._longest_life = max(n_newest_of(self._d, most), _NEWEST_BEFORE) // 2
+        self._kept = KeptRows(d, seed, most)
+        self._longest_life = max(n_newest_of(d, most), _NEWEST_BEFORE) // 2
 
     def next_birth(self, position: int) -> int:
         """Return what the function of this name does, for this stream."""
@@ -120,9 +120,9 @@ class BoostedStream:
         return None if self.newest is None else self.newest.answer(X)
 
     def learn(self, X: np.ndarray, y: np.ndarray, w: np.ndarray) -> None:
-        """Take the rows that come next; fit the sets born among them, or behind them.
+        """Take the rows that come next; fit the last set born among them, or behind them.
 
-        Those before the last answer no row: where they do not judge rounds they are left out.
+        Those born before would answer no row.
 
         Parameters
         ----------
@@ -138,8 +138,7 @@ class BoostedStream:
             birth = self.next_birth(self._kept.position)
             left = birth - self._kept.position
             self._kept.add(rows.taken(slice(start, min(n, start + left))))
-            is_last = n < start + left + self.next_birth(birth) - birth
-            if start + left <= n and (is_last or self.fitting >= ROUNDS_FOUND):
+            if start + left <= n < start + left + self.next_birth(birth) - birth:
                 self.newest = self.shared(self._kept.position, self._fitted)
             start += left
 
@@ -175,8 +174,8 @@ class BoostedStream:
         newest = None if self.newest is None else self.newest.to_json()
         return {"kept": self._kept.to_json(), "set": newest}
 
-    def take_json(self, stored: Any, position: int, fitting: int = ROUNDS_FOUND) -> None:
-        """Take over what :meth:`to_json` wrote after ``position`` rows, of a stream so ``fitting``.
+    def take_json(self, stored: Any, position: int) -> None:
+        """Take over what :meth:`to_json` wrote after ``position`` rows, of a stream fitted alike.
 
         Raises
         ------
@@ -190,11 +189,10 @@ class BoostedStream:
                 f"after {position} rows there should be kept rows and {'a' if has_set else 'no'} "
                 f"boosted set, found {str(stored)[:80]}"
             )
-        self._begin(fitting)
         self._kept.take_json(stored["kept"], position, self._n_classes)
         if has_set:
             most = self._growing
-            if fitting >= ROUNDS_FOUND:
+            if self.fitting >= ROUNDS_FOUND:
                 most = most._replace(n_rounds=most_rounds_of(self._n_classes, self._d))
             self.newest = BoostedSet.from_json(stored["set"], self._d, self._n_classes, most)
 

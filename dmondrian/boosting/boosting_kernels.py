@@ -30,6 +30,7 @@ from dmondrian.tree.keyed_random import exp, log, mix
 
 SUM_BITS, _ROW_BITS = 46, 17  # of sums of gradients in units, of counts; of second derivatives 45
 _ROWS = np.int64((1 << _ROW_BITS) - 1)
+_FARTHEST = 700.0  # log odds of answers, with which no probability is 0
 MOST_ROWS = int(_ROWS)
 """Rows that a set can be fitted to."""
 
@@ -448,7 +449,7 @@ def answer_rows(trees, first_scores, X, out):
             out[r, c] = first_scores[c]
         add_trees(trees, 0, trees.outputs.shape[0], X, r, out[r])
         if n_classes == 2:
-            odds = exp(-abs(out[r, 1]))
+            odds = exp(-min(abs(out[r, 1]), _FARTHEST))
             likely = 1.0 / (1.0 + odds)
             first = 1 if out[r, 1] >= 0.0 else 0
             out[r, first], out[r, 1 - first] = likely, odds * likely
@@ -457,7 +458,7 @@ def answer_rows(trees, first_scores, X, out):
         for c in range(1, n_classes):
             top = max(top, out[r, c])
         for c in range(n_classes):
-            out[r, c] = exp(out[r, c] - top)
+            out[r, c] = exp(max(out[r, c] - top, -_FARTHEST))
             total += out[r, c]
         for c in range(n_classes):
             out[r, c] /= total

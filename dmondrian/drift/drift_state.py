@@ -242,7 +242,12 @@ def take_state(forest: Any, found: Stored) -> None:
         fitting = next(f for (f, _), v in _BOOSTED.items() if v == found.drift["version"])
         if fitting == CLIPPED and its.n_classes:
             raise CorruptError("no label of a class is far off, and boosted sets clip none")
-        forest.boosted.take_json(found.drift["boosted"], found.position, fitting)
+        if (fitting == ROUNDS_FOUND) != its.drift.finds_rounds:
+            raise CorruptError(
+                "a state's boosted sets are fitted otherwise than its parameters have it"
+            )
+        forest.boosted = forest.stream_of_sets(fitting)
+        forest.boosted.take_json(found.drift["boosted"], found.position)
     if forest.guard is not None:
         forest.guard.take_json(found.drift["guard"], found.position + len(forest.waiting.y))
         check_alike(forest)

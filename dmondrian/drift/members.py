@@ -29,7 +29,12 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from dmondrian.boosting.boosted_stream import BoostedStream
+from dmondrian.boosting.boosted_stream import (
+    AS_THEY_CAME,
+    CLIPPED,
+    ROUNDS_FOUND,
+    BoostedStream,
+)
 from dmondrian.drift.age_weights import cut_at_marks, exponents_of
 from dmondrian.drift.drift_state import Waiting, drift_state, read_header, take_state
 from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
@@ -111,10 +116,10 @@ class Members(Forest):
             for number in self.tree_numbers.tolist()
         ]
         self.waiting = self._no_rows()
-        has_boosted, d = its.boosted, parameters.n_features
-        self.boosted = (
-            BoostedStream(d, parameters.n_classes, parameters.seed) if has_boosted else None
-        )
+        self.boosted: BoostedStream | None = None
+        if its.boosted:
+            before = AS_THEY_CAME if parameters.n_classes else CLIPPED  # of earlier versions
+            self.boosted = self.stream_of_sets(ROUNDS_FOUND if its.finds_rounds else before)
         self.ages_noted: dict[int, np.ndarray] = {}
         self.is_complete = False
         self._asked: Any = None
@@ -176,6 +181,11 @@ class Members(Forest):
     def takes_single_rows(self) -> bool:
         """False: what members learn of a row is learned together."""
         return False
+
+    def stream_of_sets(self, fitting: int) -> BoostedStream:
+        """Return boosted sets of a stream without rows, of a ``fitting`` that it knows."""
+        its = self.parameters
+        return BoostedStream(its.n_features, its.n_classes, its.seed, fitting)
 
     def _no_rows(self) -> Waiting:
         return Waiting(np.empty((0, self.parameters.n_features), np.float32), _NONE, _NONE)

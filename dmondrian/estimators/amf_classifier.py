@@ -249,11 +249,12 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
     two, grown on histograms of 256 bins a column, fewer of more than 1,024 columns. Each later one
     has half, three quarters, all, or half as many more, of the rounds of the one before, by what
     the rows that came since would have lost after these; never fewer than the first, and at most
-    400, or 1,200 trees, fewer of more than 64 columns (:mod:`dmondrian.boosting.found_rounds`). A
-    set ends with a round that finds no split. A row of weight w has w times its gradient, and is
-    one of the five rows of the smallest leaf. A set is fitted by one thread, within the row before
-    which it is born, in time that is in proportion to rows kept, columns, rounds and classes: where
-    there are hundreds of these it is most of the forest's, and readers and Ctrl-C wait for it.
+    400, or as many as make 1,200 trees, fewer of more than 64 columns
+    (:mod:`dmondrian.boosting.found_rounds`). A set ends with a round that finds no split. A row of
+    weight w has w times its gradient, and is one of the five rows of the smallest leaf. A set is
+    fitted by one thread, within the row before which it is born, and readers and Ctrl-C wait for
+    it: for seconds where tens of thousands of rows are kept, for many of ten classes or dozens of
+    columns that are all numbers. With a ``delay`` the last set born in a block is fitted alone.
     Rows are kept for it, also in checkpoints: all of the first 65,536, later the newest 32,768 to
     36,863 and 32,768 others by keyed draws; fewer of more than 64 columns. In a run each shard
     keeps them, and writes them with each of its states: fewer shards write less. There a worker

@@ -125,9 +125,9 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     kept rows by more than that span are clipped there, the span taken without one row in 256 to
     either side, and one at least: so one label far off takes nothing from what a set knows of the
     others (:mod:`dmondrian.boosting.near_labels`). Where such labels are rare, true, and columns
-    predict them, forecasts of their rows are too small: learn a label without such a tail, such as its
-    logarithm. Rows beside one are still forecast by trees that hold it. Where more labels are far
-    off, errors are added up in units of 2^-30 of the farthest one's distance from the mean at
+    predict them, forecasts of their rows are too small: learn a label without such a tail, such as
+    its logarithm. Rows beside one are still forecast by trees that hold it. Where more labels are
+    far off, errors are added up in units of 2^-30 of the farthest one's distance from the mean at
     least: labels that lie closer together are then equal to a set. A set may answer beyond its
     labels, by bounded steps. Forests that earlier versions stored go on with sets of labels as they
     are.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.boosting.boosted_stream import (
     AS_THEY_CAME,
+    ROUNDS_FOUND,
     BoostedStream,
     growing_of,
     most_rounds_of,
@@ -78,15 +79,23 @@ def test_neither_cuts_nor_a_copy_in_between_change_a_byte(
     X, y = switching(150, n_classes) if n_classes else numbers(150)
     cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=5)))
     whole, parts = BoostedStream(4, n_classes, 1), BoostedStream(4, n_classes, 1)
-    whole.learn(X[:n], y[:n].astype(float), np.empty(0))
+    for c, e in at_births(0, n):
+        whole.learn(X[c:e], y[c:e].astype(float), np.empty(0))
     copied = data.draw(st.integers(0, len(cuts)))
     for number, (a, b) in enumerate(itertools.pairwise([0, *cuts, n])):
         if number == copied:
             stored = json.loads(json.dumps(parts.to_json()))
             parts = BoostedStream(4, n_classes, 1)
             parts.take_json(stored, a)
-        parts.learn(X[a:b], y[a:b].astype(float), np.ones(b - a))
+        for c, e in at_births(a, b):
+            parts.learn(X[c:e], y[c:e].astype(float), np.ones(e - c))
     assert parts.to_json() == whole.to_json()
+
+
+def at_births(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Pieces of rows that end where sets are born, as where each set answers rows."""
+    births = [b for b in births_until(stop) if start < b < stop]
+    return itertools.pairwise([start, *births, stop])
 
 
 def test_one_class_of_those_that_may_come_is_forecast_by_its_share() -> None:
@@ -142,23 +151,41 @@ def test_rare_labels_of_large_weights_are_no_leap(weight: float) -> None:
     np.testing.assert_array_equal(again.answer(X), stream.answer(X))
 
 
-def test_sets_that_would_answer_no_row_are_fitted_only_to_find_rounds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sets_that_would_answer_no_row_are_not_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = switching(1000)
     fitted, fit = [], BoostedSet.fit
     monkeypatch.setattr(BoostedSet, "fit", lambda *its: fitted.append(len(its[0])) or fit(*its))
-    BoostedStream(4, 2, 1).learn(X, y.astype(float), np.empty(0))
-    assert fitted == births_until(1000)
-    fitted.clear()
-    whole, parts = BoostedStream(4, 2, 1), BoostedStream(4, 2, 1)
-    whole.fitting = parts.fitting = AS_THEY_CAME
+    whole, parts = (BoostedStream(4, 2, 1, fitting=AS_THEY_CAME) for _ in range(2))
     whole.learn(X, y.astype(float), np.empty(0))
     assert fitted == [896]
     for rows in np.split(np.arange(1000), [100, 600, 897]):
         parts.learn(X[rows], y[rows].astype(float), np.empty(0))
     assert fitted == [896, 96, 512, 896]
     assert parts.to_json() == whole.to_json()
+
+
+@pytest.mark.parametrize(
+    ("d", "fitting", "life"),
+    [(1, 3, 16384), (64, 3, 16384), (65, 3, 8192), (300, 3, 4096), (1, 1, 4096), (300, 2, 4096)],
+)
+def test_sets_of_long_streams_live_half_as_long_as_the_newest_rows_are_kept(
+    d: int, fitting: int, life: int
+) -> None:
+    stream = BoostedStream(d, 0, 1, fitting)
+    assert [stream.next_birth(n) - n for n in (2**20, 2**21)] == [life] * 2
+
+
+def test_streams_that_earlier_versions_began_keep_as_many_rows_as_these() -> None:
+    n = 20_000
+    X = np.random.default_rng(0).random((n, 1), dtype=np.float32)
+    y = (X[:, 0] > 0.5).astype(float)
+    for fitting, kept in ((AS_THEY_CAME, 2 * 8192 + n % 1024), (ROUNDS_FOUND, n)):
+        stream = BoostedStream(1, 2, 1, fitting)
+        stream.learn(X, y, np.empty(0))
+        assert len(stream.kept_rows().y) == kept
+        again = BoostedStream(1, 2, 1, fitting)
+        again.take_json(json.loads(json.dumps(stream.to_json())), n)
+        assert again.digest == stream.digest
 
 
 def damaged(name: str, change: Callable[[np.ndarray], Any]) -> Callable[[dict[str, Any]], None]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dmondrian import AMFClassifier
-from dmondrian.boosting.boosted_stream import BoostedStream
+from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift import member as member_module
 from dmondrian.drift import members as members_module
@@ -120,13 +120,14 @@ def test_a_block_is_forecast_by_the_state_before_it() -> None:
     np.testing.assert_array_equal(before.predict_proba(X[120:]), forecasts[120:])
 
 
-def test_the_sets_born_in_a_block_are_those_of_a_stream_without_blocks() -> None:
+def test_of_the_sets_born_in_a_block_the_last_alone_is_fitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     X, y = switching(4100)  # blocks of several pieces
-    in_blocks, _ = learned(X, y, n_members=1, delay=2000, boosted=True)
-    alone = BoostedStream(4, 2, in_blocks.parameters.seed)
-    alone.learn(X[:4000], y[:4000].astype(float), np.empty(0))
-    assert in_blocks.boosted is not None
-    assert in_blocks.boosted.digest == alone.digest
+    fitted, fit = [], BoostedSet.fit
+    monkeypatch.setattr(BoostedSet, "fit", lambda *its: fitted.append(len(its[0])) or fit(*its))
+    learned(X, y, n_members=1, delay=2000, boosted=True)
+    assert fitted == [1792, 3584]
 
 
 @pytest.mark.parametrize(("delay", "boosted"), [(1, False), (40, False), (40, True)])

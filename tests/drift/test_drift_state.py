@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,9 +256,11 @@ def test_boosted_sets_of_a_state_of_version_5_are_fitted_to_labels_as_they_are()
     for forest in (again, copied, read):
         found = forest.forecast_and_learn(X[120:], y[120:])[:, 0]
         np.testing.assert_allclose(found, forecasts, rtol=1e-9)
-    new = DriftForest(again.parameters, range(1))
-    new.update(X[:120], y[:120])
-    assert new.state()[0]["drift"]["version"] == 13
+    for finds_rounds, version in ((False, 9), (True, 13)):
+        its = replace(again.parameters.following, finds_rounds=finds_rounds)
+        new = DriftForest(again.parameters.replace(drift=its), range(1))
+        new.update(X[:120], y[:120])
+        assert new.state()[0]["drift"]["version"] == version
     found = new.forecast_and_learn(X[120:], y[120:])[:, 0]
     assert np.abs(found - forecasts).max() > 1e3
     shards = [Members(again.parameters, range(i, i + 1)) for i in range(2)]
@@ -295,9 +298,13 @@ def test_numbers_with_one_far_off_go_on_from_any_position(
     assert pickle.dumps(again.state()) == pickle.dumps(whole.state())
     plain, arrays = whole.state()
     for version in (5, 7, 9, 11, 13, 15):
+        its = {**plain["parameters"]["drift"]}
+        if version < 13:
+            del its["finds_rounds"]
+        earlier = {"parameters": {**plain["parameters"], "drift": its}}
         entry = {**plain["drift"], "version": version}
         if version in range(5 if period is None else 7, 16, 4):
-            again = forest_from_state({**plain, "drift": entry}, arrays)
+            again = forest_from_state({**plain, **earlier, "drift": entry}, arrays)
             assert isinstance(again, DriftForest)
             assert again.boosted is not None
             assert again.boosted.fitting == (version - 1) // 4
@@ -320,7 +327,11 @@ def test_sets_of_classes_of_a_state_of_version_5_go_on_with_fixed_rounds() -> No
     first, _ = learned(X[:120], y[:120], n_members=1, boosted=True)
     header, trees = first.state()
     sets = {**header["drift"]["boosted"], "set": packed_set(X[:112], y[:112])}
-    earlier = {**header, "drift": {**header["drift"], "version": 5, "boosted": sets}}
+    earlier = copy.deepcopy({**header, "drift": {**header["drift"], "version": 5}})
+    earlier["drift"]["boosted"] = sets
+    with pytest.raises(CorruptError, match="otherwise than its parameters"):
+        forest_from_state(copy.deepcopy(earlier), trees)
+    del earlier["parameters"]["drift"]["finds_rounds"]
     rounds = []
     for state in (earlier, header):
         again = forest_from_state(copy.deepcopy(state), trees)

@@ -29,6 +29,9 @@ _log = logging.getLogger("dmondrian")
 RESTARTS = 3
 """Most restarts by one watcher in an hour."""
 
+GRACE_SECONDS = 20.0
+"""Seconds without a worker before the first: those that somebody scaled to may be starting."""
+
 PAUSE_SECONDS = 10.0
 """Least seconds between two: what made the last one fail, such as short memory, may pass."""
 
@@ -53,6 +56,7 @@ class LocalRestarts:
         cluster = getattr(client, "cluster", None)
         self._cluster = cluster if isinstance(cluster, LocalCluster) else None
         self._restarts: list[float] = []  # of the last hour; monotonic seconds
+        self._alone_since: float | None = None  # without a worker, some of which were given up
 
     @property
     def n_wanted(self) -> int:
@@ -71,11 +75,12 @@ class LocalRestarts:
             Workers that the scheduler knows.
         """
         cluster = self._cluster
-        if cluster is None or not self.n_wanted:
+        if cluster is None:
             return
         with _lock:
             there = dict(cluster.workers)
             started = _started.setdefault(cluster, set())
+            started &= set(cluster.worker_spec)  # a cluster that was scaled down gives names again
             started.update(there)
             # A name that was never there may be that of a worker that starts for the first time.
             lost = [
@@ -83,9 +88,12 @@ class LocalRestarts:
                 for name in list(cluster.worker_spec)
                 if name in started and (name not in there or there[name].status in _ENDED)
             ]
-            if n_living or not lost or not self._is_due():
-                return
             n_wanted = self.n_wanted
+            if n_living or not lost or not n_wanted:
+                self._alone_since = None
+                return
+            if not self._is_due():
+                return
             for name in lost:  # under other names: an old process that ends may still have its own
                 cluster.worker_spec.update(cluster.new_worker_spec())
                 cluster.worker_spec.pop(name, None)
@@ -101,6 +109,10 @@ class LocalRestarts:
     def _is_due(self) -> bool:
         """Return whether a restart may be now, and count it."""
         now = time.monotonic()
+        if self._alone_since is None:
+            self._alone_since = now
+        if now - self._alone_since < GRACE_SECONDS:
+            return False
         self._restarts = [at for at in self._restarts if now - at < _HOUR]
         is_due = not self._restarts or now - self._restarts[-1] >= PAUSE_SECONDS
         if is_due := is_due and len(self._restarts) < RESTARTS:

@@ -32,6 +32,9 @@ class DriftSettings:
     period : str or None
         Time within which labels come together, in the words of a
         :class:`dmondrian.ensemble.settings.label_period.Period`.
+    finds_rounds : bool
+        Whether boosted sets have as many rounds as are found; those that earlier versions began
+        have as many as these had.
     """
 
     first: int = 5
@@ -39,6 +42,7 @@ class DriftSettings:
     delay: int = 1
     boosted: bool = False
     period: str | None = None
+    finds_rounds: bool = True
 
     @classmethod
     def of_delay(cls, delay: int | str, boosted: bool = False) -> DriftSettings:
@@ -65,6 +69,8 @@ class DriftSettings:
             del values["boosted"]
         if self.period is None:
             del values["period"]
+        if not (self.boosted and self.finds_rounds):
+            del values["finds_rounds"]
         return values
 
     @classmethod
@@ -76,11 +82,12 @@ class DriftSettings:
         CorruptError
             If they are none.
         """
-        later = {"boosted", "period"}
+        later = {"boosted", "period", "finds_rounds"}
         names = [field.name for field in dataclasses.fields(cls) if field.name not in later]
         is_sound = isinstance(values, dict) and set(values) - later == set(names)
         is_sound = is_sound and all(type(values[name]) is int for name in names)
-        is_sound = is_sound and values.get("boosted", True) is True
+        is_sound = is_sound and all(values.get(name, True) is True for name in later - {"period"})
+        is_sound = is_sound and ("finds_rounds" not in values or "boosted" in values)
         is_sound = is_sound and _is_period(values.get("period", "1"))
         if (
             not is_sound
@@ -91,7 +98,7 @@ class DriftSettings:
                 f"settings of a forest that follows a stream should be {names}, whole numbers in "
                 f"their ranges; found {str(values)[:80]}"
             )
-        return cls(**values)
+        return cls(**{"finds_rounds": "boosted" not in values, **values})
 
 
 def _is_period(stored: Any) -> bool:

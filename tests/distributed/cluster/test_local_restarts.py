@@ -33,6 +33,12 @@ from tests.distributed.conftest import (
 )
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restarts without grace."""
+    monkeypatch.setattr(local_restarts, "GRACE_SECONDS", 0.0)
+
+
 @pytest.fixture
 def warned() -> Iterator[Callable[[], list[str]]]:
     """Warnings of restarts so far."""
@@ -125,6 +131,38 @@ def test_workers_that_nobody_wants_or_that_have_others_beside_them_are_left_alon
     workers.refresh(now=True)
     assert warned() == []
     assert made.workers == {}
+
+
+def test_workers_that_start_under_names_of_earlier_ones_are_left_alone(
+    cluster: Grow, warned: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scaled down, a cluster gives the same names again, and is seen before the workers are."""
+    monkeypatch.setattr(local_restarts, "GRACE_SECONDS", 20.0)
+    made, client = cluster(1)
+    workers = Workers(client)
+    workers.refresh(now=True)
+    names = list(made.workers)
+    for looks_between in (True, False):
+        resize(made, client, 0)
+        if looks_between:
+            workers.refresh(now=True)
+        made.scale(1)
+        wait_until(lambda: workers.refresh(now=True) and workers.threads)
+        assert list(made.workers) == names
+    assert warned() == []
+
+
+def test_workers_that_were_retired_are_left_alone(
+    cluster: Grow, warned: Callable[[], list[str]]
+) -> None:
+    made, client = cluster(1)
+    workers = Workers(client)
+    workers.refresh(now=True)
+    client.retire_workers(list(workers.threads))
+    wait_until(lambda: not workers_of(client) and not made.workers)
+    workers.refresh(now=True)
+    assert warned() == []
+    assert workers_of(client) == []
 
 
 def test_workers_that_start_for_the_first_time_are_left_alone(
