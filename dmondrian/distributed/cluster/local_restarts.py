@@ -7,7 +7,8 @@ until somebody scales it.
 
 Relies on a cluster's record of the workers that it wants and has. Promises that a cluster gets no
 more workers than it was scaled to, and none while one of them lives; that those which are starting
-are left alone; and that restarts are few, each with a warning.
+are left alone; and that restarts are few, each with a warning. Workers that were retired, and not
+scaled away, are among those that the cluster still wants, and started again where none is left.
 """
 
 from __future__ import annotations

@@ -86,7 +86,6 @@ class Workers:
         self.is_connected = True  # to the scheduler, at the last poll
         self._demand: Future | None = None  # a pending task, while there is no worker
         self._restarts = LocalRestarts(client)
-        self._last_living: tuple[str, ...] = ()  # addresses, while there were some
         self.threads: dict[str, int] = {}  # threads of each living worker
         self.memory: dict[str, int] = {}  # memory limit of each in bytes; 0 for none
         self.used: dict[str, int] = {}  # memory that each used at the last poll, in bytes
@@ -130,9 +129,7 @@ class Workers:
             }
             self._n_living = len(living)
             self._request_worker()
-            self._last_living = tuple(living) or self._last_living
-            if living or not self._were_retired():
-                self._restarts.look(self._n_living)
+            self._restarts.look(self._n_living)
         if found is not None and self.threads:
             self._seen = moment
         elif moment - self._seen > self._patience or self._client.status in _CLOSED:
@@ -210,11 +207,6 @@ class Workers:
             )
             return any(event.get("status") in _LEAVING for _, event in events)
         return False
-
-    def _were_retired(self) -> bool:
-        """Return whether the last workers of a local cluster were all retired: none is missed."""
-        last = self._last_living if self._restarts.n_wanted else ()
-        return bool(last) and all(self.was_retired(address) for address in last)
 
     def _request_worker(self) -> None:
         """Keep a task pending while there is no worker: pinned orders alone show no demand."""

@@ -152,19 +152,6 @@ def test_workers_that_start_under_names_of_earlier_ones_are_left_alone(
     assert warned() == []
 
 
-def test_workers_that_were_retired_are_left_alone(
-    cluster: Grow, warned: Callable[[], list[str]]
-) -> None:
-    made, client = cluster(1)
-    workers = Workers(client)
-    workers.refresh(now=True)
-    client.retire_workers(list(workers.threads))
-    wait_until(lambda: not workers_of(client) and not made.workers)
-    workers.refresh(now=True)
-    assert warned() == []
-    assert workers_of(client) == []
-
-
 def test_workers_that_start_for_the_first_time_are_left_alone(
     cluster: Grow, warned: Callable[[], list[str]]
 ) -> None:
