@@ -10,6 +10,7 @@ import pytest
 
 from dmondrian.data import Plan
 from dmondrian.distributed import TrainedRun
+from dmondrian.distributed.cluster import client as cluster_client
 from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.distributed.training import attempt, shard_state
 from dmondrian.distributed.training.shard_state import Limits
@@ -41,7 +42,7 @@ def test_a_worker_that_hangs_does_not_hold_up_the_start(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(client, "_register_worker_plugin", hang)
-    monkeypatch.setattr(attempt, "REPLY_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_client, "REPLY_SECONDS", 0.5)
     assert digests(fit(client=client)) == digests(undisturbed)
 
 
