@@ -285,7 +285,7 @@ def test_each_package_with_code_has_tests_of_its_own() -> None:
 
 
 def test_no_test_stops_the_clock_of_all_threads() -> None:
-    """As `set_clock` of tests/conftest.py says."""
+    """The reason is at `set_clock` of tests/conftest.py."""
     patched = re.compile(r"""time, "monotonic"|"time\.monotonic"|time\.monotonic = """)
     found = [path for path in (PROJECT / "tests").rglob("*.py") if patched.search(path.read_text())]
     assert found == [Path(__file__)]  # whose pattern it is

@@ -1,7 +1,7 @@
 """Arrow arrays of NumPy arrays and of texts, and back, without importing pandas.
 
 `pa.array` and `to_numpy` look whether what they are given is of pandas, and import it for that
-where it is installed, as `to_pandas_dtype` of PyArrow 22 does: time and memory of each command and
+where it is installed, as PyArrow 22 does to find NumPy's type: time and memory of each command and
 of each worker process, most of which need no pandas.
 
 Promises the arrays that these two make of the same values.
