@@ -8,9 +8,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import dask
 import pytest
@@ -114,6 +115,20 @@ def start_forkserver() -> None:
 def logs_are_captured(caplog: pytest.LogCaptureFixture) -> None:
     """Undo what an open cluster that silences Dask's logs does to pytest's handler."""
     caplog.handler.setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType, Callable[[], float]], None]:
+    """Have a module read a clock in place of `time.monotonic`, which other threads go on reading.
+
+    With a clock that stands still Dask's thread, which answers the clusters of this process, would
+    wait for hours, until something wakes it, and its workers be given up as silent.
+    """
+
+    def set_one(module: ModuleType, clock: Callable[[], float]) -> None:
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock))
+
+    return set_one
 
 
 @pytest.fixture(autouse=True)

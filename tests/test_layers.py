@@ -284,6 +284,13 @@ def test_each_package_with_code_has_tests_of_its_own() -> None:
         assert has_tests or not has_code, f"tests/{folder.as_posix()} has no test file"
 
 
+def test_no_test_stops_the_clock_of_all_threads() -> None:
+    """The reason is at `set_clock` of tests/conftest.py."""
+    patched = re.compile(r"""time, "monotonic"|"time\.monotonic"|time\.monotonic = """)
+    found = [path for path in (PROJECT / "tests").rglob("*.py") if patched.search(path.read_text())]
+    assert found == [Path(__file__)]  # whose pattern it is
+
+
 def test_what_contributors_are_pointed_to_is_there() -> None:
     page = (PROJECT / "CONTRIBUTING.md").read_text()
     paths = re.findall(r"`((?:dmondrian|tests|benchmarks|\.ci)/[\w./]+)`", page)

@@ -1,8 +1,8 @@
 """Arrow arrays of NumPy arrays and of texts, and back, without importing pandas.
 
 `pa.array` and `to_numpy` look whether what they are given is of pandas, and import it for that
-where it is installed: time and memory of each command and of each worker process, most of which
-need no pandas.
+where it is installed, as PyArrow 22 does to find NumPy's type: time and memory of each command and
+of each worker process, most of which need no pandas.
 
 Promises the arrays that these two make of the same values.
 """
@@ -15,6 +15,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+
+def dtype_of(kind: pa.DataType) -> np.dtype:
+    """Return NumPy's type of numbers or booleans of an Arrow type."""
+    if pa.types.is_boolean(kind):
+        return np.dtype(np.bool_)
+    signed = "f" if pa.types.is_floating(kind) else "i"
+    letter = "u" if pa.types.is_unsigned_integer(kind) else signed
+    return np.dtype(f"{letter}{kind.bit_width // 8}")
 
 
 def array_of(values: np.ndarray) -> pa.Array:
@@ -49,7 +58,7 @@ def numpy_of(column: pa.Array, null: int | None = None) -> np.ndarray:
         May share the column's memory, and then cannot be written to.
     """
     if null is not None and column.null_count:
-        column = column.fill_null(array_of(np.array([null], column.type.to_pandas_dtype()))[0])
+        column = column.fill_null(array_of(np.array([null], dtype_of(column.type)))[0])
     if pa.types.is_boolean(column.type):
         return np.from_dlpack(column.cast(pa.uint8())).view(np.bool_)
     return np.from_dlpack(column)
@@ -90,4 +99,4 @@ def column_of(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Arra
         kind = pa.string()
     if kind is not None and (kind == pa.string() or kind == pa.large_string()):
         return texts_of(values, kind)
-    return array_of(np.array(values, None if kind is None else kind.to_pandas_dtype()))
+    return array_of(np.array(values, None if kind is None else dtype_of(kind)))

@@ -209,10 +209,25 @@ def text_of(value: object) -> str | None:
 
 def statistic_number(value: object) -> float | None:
     """Return a footer's bound of a number column; None if unusable."""
-    if isinstance(value, (bool, int, float, Decimal)):
+    if isinstance(value, (bool, int, float)):
         number = float(value)
         return None if number != number else number
     return None
+
+
+def statistic_decimal(value: int | bytes, scale: int) -> float:
+    """Return a footer's bound of a decimal column.
+
+    Parameters
+    ----------
+    value : int or bytes
+        As it is stored: a whole number, or its bytes, the highest first, in two's complement.
+    scale : int
+        Digits behind the point.
+    """
+    if isinstance(value, bytes):
+        value = int.from_bytes(value, "big", signed=True)
+    return value / 10**scale  # correctly rounded, as whole numbers are divided
 
 
 def statistic_micros(value: object, unit: str | None) -> int | None:

@@ -23,6 +23,7 @@ from dmondrian.data.arrow_values import (
     NUMBER,
     TIME,
     kind_of,
+    statistic_decimal,
     statistic_micros,
     statistic_number,
 )
@@ -268,13 +269,24 @@ def _chunk_bounds(chunk: pq.ColumnChunkMetaData, rows: int, type_: pa.DataType) 
         return Bounds(None, None, nulls)
     kind = _kind_of_bounds(type_)
     if kind == NUMBER:
-        lower = statistic_number(statistics.min)
-        return Bounds(lower, statistic_number(statistics.max), nulls)
+        lower, upper = _number_bounds(statistics)
+        return Bounds(lower, upper, nulls)
     if kind == TIME:
         unit = _time_unit(statistics)
         lower = statistic_micros(statistics.min_raw, unit)
         return Bounds(lower, statistic_micros(statistics.max_raw, unit), nulls)
     return Bounds(None, None, nulls, texts=_text_bounds(statistics) if kind == CATEGORY else None)
+
+
+def _number_bounds(statistics: pq.Statistics) -> tuple[float | None, float | None]:
+    """Return the least and largest number; None if unusable."""
+    stored = statistics.logical_type
+    if stored.type != "DECIMAL":
+        return statistic_number(statistics.min), statistic_number(statistics.max)
+    # As stored: PyArrow 22 refuses to read those of integers, as Spark writes them.
+    scale = json.loads(stored.to_json())["scale"]
+    least, most = statistics.min_raw, statistics.max_raw
+    return statistic_decimal(least, scale), statistic_decimal(most, scale)
 
 
 @lru_cache

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dmondrian.data.arrow_arrays import dtype_of
 from dmondrian.data.source import open_uri
 from dmondrian.errors import CheckpointError, CorruptError, DataError, FencedError, ParameterError
 from dmondrian.store import open_store
@@ -236,7 +237,7 @@ def _as_values(keys: pa.Array, kind: pa.DataType, uri: str) -> pa.Array:
                 "are whole numbers: as floats they stand for several; write them as whole numbers"
             )
         whole = keys.cast(pa.int64())
-        bounds = np.iinfo(kind.to_pandas_dtype())
+        bounds = np.iinfo(dtype_of(kind))
         fits = pc.and_(
             pc.greater_equal(whole, int(bounds.min)), pc.less_equal(whole, int(bounds.max))
         )

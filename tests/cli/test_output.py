@@ -189,9 +189,8 @@ def test_a_bar_starts_no_thread_and_no_process(monkeypatch):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_off_a_terminal_no_line_comes_twice(monkeypatch):
+def test_off_a_terminal_no_line_comes_twice():
     now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
     stderr = io.StringIO()
     bar = ProgressBar(stderr, lambda: now[0])
     output = Output(True, io.StringIO(), stderr)

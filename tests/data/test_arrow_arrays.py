@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dmondrian.data.arrow_arrays import array_of, column_of, numpy_of, texts_of
+from dmondrian.data.arrow_arrays import array_of, column_of, dtype_of, numpy_of, texts_of
 
 DTYPES = ["?", "i1", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8"]
 
@@ -23,6 +23,7 @@ def test_numbers_are_those_of_pyarrow_there_and_back(data: st.DataObject) -> Non
     column, wanted = array_of(values), pa.array(values)
     assert column.equals(wanted)
     assert column.type == wanted.type
+    assert dtype_of(column.type) == values.dtype
     column.validate(full=True)
     first = data.draw(st.integers(0, len(values)))
     back = numpy_of(column.slice(first))
@@ -54,7 +55,7 @@ def test_columns_of_values_have_the_types_of_pyarrow(values: list) -> None:
 PROGRAM = """
 import sys
 import numpy as np, pyarrow as pa
-from dmondrian.data.arrow_arrays import array_of, column_of, numpy_of
+from dmondrian.data.arrow_arrays import array_of, column_of, dtype_of, numpy_of
 column = array_of(np.arange(3.0)).take(array_of(np.array([2, 0])))
 table = pa.table({"x": column, "y": column_of(["a", "b"])})
 table = table.filter(array_of(np.array([True, False])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import pytest
 
 from dmondrian.data import BLOCK_ROWS, Plan, make_plan, make_scoring_plan, read_block
 from dmondrian.data import read as read_module
-from dmondrian.data.footers import open_parquet
+from dmondrian.data.footers import open_parquet, read_footers
 from dmondrian.data.single_flight_cache import SingleFlightCache
+from dmondrian.data.source import list_files
 from dmondrian.errors import DataError, PlanError, SchemaError
 from tests.flipped import flip_value
 
@@ -262,6 +264,19 @@ def test_bounds_missing_in_one_file_only_are_read(write: Write) -> None:
     path = write({"x": [0, 11], "z": ["v", "u"]}, "two/b.parquet", write_statistics=False)
     column = make_plan(path.parent).schema.columns[0]
     assert (column.lower, column.upper) == (0, 11)
+
+
+@pytest.mark.parametrize("as_integers", [False, True])
+@pytest.mark.parametrize("digits", [7, 18, 38, 60])  # stored in 4, 8 and more bytes
+def test_bounds_of_decimals_are_those_of_the_values(
+    write: Write, digits: int, as_integers: bool
+) -> None:
+    values = [Decimal(f"{sign}{'7' * (digits - 2)}.25") for sign in ("-", "")]
+    kind = pa.decimal128(digits, 2) if digits < 39 else pa.decimal256(digits, 2)
+    path = write({"x": pa.array(values, kind)}, store_decimal_as_integer=as_integers)
+    (footer,) = read_footers(list_files(path)[0])
+    (bounds,) = footer.bounds["x"]
+    assert (bounds.lower, bounds.upper, bounds.nulls) == (*map(float, values), 0)
 
 
 @pytest.mark.parametrize("order", [["a.b", "a"], ["a", "a.b"]])

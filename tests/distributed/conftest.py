@@ -84,8 +84,13 @@ def adult(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def worker_threads(n_workers: int, threads: int = 1) -> Iterator[tuple[LocalCluster, Client]]:
-    """Workers in this process: quick, and the same code."""
+    """Workers in this process: quick, and the same code.
+
+    None of them is given up as silent: that happens where the process itself was kept waiting, and
+    would fail all tests that come after.
+    """
     with (
+        dask.config.set({"distributed.scheduler.worker-ttl": None}),
         LocalCluster(
             n_workers=n_workers,
             threads_per_worker=threads,

@@ -6,6 +6,8 @@ import pickle
 import time
 import tracemalloc
 import warnings
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -227,13 +229,13 @@ class Clock:
 )
 @pytest.mark.parametrize("forest", FORESTS[:-2], ids=lambda forest: type(forest).__name__)
 def test_a_forest_whose_time_was_up_is_that_of_the_rows_it_came_to(
-    forest: Any, kind: Any, monkeypatch: pytest.MonkeyPatch
+    forest: Any, kind: Any, set_clock: Callable[[ModuleType, Callable[[], float]], None]
 ) -> None:
     y = labels_of(forest)
-    monkeypatch.setattr(row_parts.time, "monotonic", Clock())
+    set_clock(row_parts, Clock())
     with pytest.warns(UserWarning, match=r"time_budget=20 ended the fit after \d+ of 700 rows"):
         some = clone(forest).fit(kind(X), y, WEIGHTS, time_budget=20)
-    monkeypatch.undo()
+    set_clock(row_parts, time.monotonic)
     n = some.n_samples_fit_
     assert 64 <= n < N
     same = clone(forest).fit(X, y, WEIGHTS, max_rows=n)

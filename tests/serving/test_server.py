@@ -105,6 +105,8 @@ def test_each_answer_comes_from_one_state_while_newer_ones_come(
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
 def test_the_thread_that_reloads_lets_those_that_answer_go_first(server: Server) -> None:
     answering = os.getpriority(os.PRIO_PROCESS, server.process.pid)
+    if answering + 15 > 19:
+        pytest.skip(f"begun at priority {answering}, of which there are too few below")
     end, found = time.monotonic() + 60.0, {answering}
     while len(found) == 1 and time.monotonic() < end:  # the thread begins at the first look
         threads = [int(one.name) for one in Path(f"/proc/{server.process.pid}/task").iterdir()]

@@ -11,6 +11,7 @@ import pytest
 from nbclient import NotebookClient
 
 from dmondrian.distributed import predict, score
+from dmondrian.distributed.cluster import progress
 from dmondrian.distributed.cluster.progress import BarWriter, Progress, Speed, Timeline
 from tests.distributed.conftest import GROUP, ROWS, Fit, forest
 
@@ -47,9 +48,9 @@ def test_tasks_say_what_they_do(fit: Fit, client, adult, tmp_path) -> None:
     assert names <= reported
 
 
-def test_a_timeline_is_thinned_and_ends_now(monkeypatch) -> None:
+def test_a_timeline_is_thinned_and_ends_now(set_clock) -> None:
     now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    set_clock(progress, lambda: now[0])
     timeline = Timeline()
     for second in range(1000):
         now[0] = float(second)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import accumulate
+from types import ModuleType
 
 import pytest
 
 from dmondrian.data import Chunk
+from dmondrian.distributed.training import checkpoint_schedule
 from dmondrian.distributed.training.checkpoint_schedule import (
     AUTO_SECONDS,
     AUTO_SHARE,
@@ -117,9 +120,11 @@ def test_checkpoints_come_less_often_where_saving_takes_long() -> None:
     assert parse_every(None).seconds_after(60.0) == parse_every(500).seconds_after(60.0) == math.inf
 
 
-def test_the_pace_waits_for_the_slowest_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pace_waits_for_the_slowest_worker(
+    set_clock: Callable[[ModuleType, Callable[[], float]], None],
+) -> None:
     now = 100.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
+    set_clock(checkpoint_schedule, lambda: now)
     schedule = CheckpointSchedule(parse_every("auto"))
     now += AUTO_SECONDS
     assert schedule.is_due
