@@ -312,12 +312,15 @@ def births_until(n: int) -> list[int]:
 def sets_of(
     births: Sequence[int], X: np.ndarray, y: np.ndarray, w: np.ndarray, n_classes: int
 ) -> list[BoostedSet]:
-    """Return the package's sets, whose rounds rows between births find by their answers alone."""
+    """Return the package's sets of these births, whose rounds answers alone find.
+
+    Those of the one before, to rows since the birth before this one, which may have had no set.
+    """
     found: list[BoostedSet] = []
-    growing = growing_of(n_classes)
-    for k, birth in enumerate(births):
+    for birth in births:
+        growing = growing_of(n_classes)
         if found and len(found[-1].trees.outputs):
-            since, newest = slice(births[k - 1], birth), found[-1]
+            since, newest = slice(births_until(birth)[-2], birth), found[-1]
             n = len(newest.trees.outputs) // len(set(newest.trees.outputs.tolist()))
             losses = {
                 rounds: float(

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -31,12 +32,19 @@ def times_of(n: int) -> np.ndarray:
 
 
 def answers_of_sets(X: np.ndarray, y: np.ndarray, w: np.ndarray, n_classes: int) -> Answer:
-    """Return what answers a row as the set does that is born last before a position."""
-    sets = sets_of(births_until(len(y)), X, y, w, n_classes)
+    """Return what answers a row as the set does that is born last before a position.
+
+    Positions are ends of blocks, in their order; of the sets born in a block the last is fitted.
+    """
+    births: list[int] = []
+    sets: list[BoostedSet] = []
 
     def answer(position: int, x: Values) -> list[float] | None:
-        n = len(births_until(position))
-        return sets[n - 1].answer(np.array([x], np.float32))[0].tolist() if n else None
+        newest = births_until(position)[-1:]
+        if newest and newest != births[-1:]:
+            births.extend(newest)
+            sets[:] = sets_of(births, X, y, w, n_classes)
+        return sets[-1].answer(np.array([x], np.float32))[0].tolist() if sets else None
 
     return answer
 

@@ -115,7 +115,7 @@ class FaultyHandler(BaseHTTPRequestHandler):
             return
         is_conditional = self.headers.get("If-None-Match") == "*"
         if is_conditional and not is_new and server.fault != "ignores the condition":
-            self._answer(412 if server.fault != "answers 409" else 409, b"<Error/>")
+            self._answer(412 if server.fault != "conflicts 409" else 409, b"<Error/>")
             return
         server.objects[self.path] = body
         if server.fault == "writes and fails" and server.failures > 0:

@@ -102,7 +102,7 @@ def test_probe_refuses_a_store_that_ignores_the_condition(faulty: FaultyServer) 
     assert faulty.objects == {}
 
 
-@pytest.mark.parametrize("faulty", ["answers 409"], indirect=True)
+@pytest.mark.parametrize("faulty", ["conflicts 409"], indirect=True)
 def test_a_refusal_in_other_words_is_read_and_compared(faulty: FaultyServer) -> None:
     store = open_store(f"s3://{BUCKET}/run")
     store.probe()
