@@ -164,6 +164,7 @@ def test_a_search_that_was_stopped_goes_on_at_any_number_of_workers(
     assert run("whole", client) == whole  # a finished one is read
 
 
+@pytest.mark.thorough
 def test_a_search_goes_on_when_dask_has_given_up_all_workers(
     data: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
