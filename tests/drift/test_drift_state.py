@@ -342,6 +342,9 @@ def test_sets_of_classes_of_a_state_of_version_5_go_on_with_fixed_rounds() -> No
         assert again.boosted.newest is not None
         rounds.append(again.boosted.newest.n_rounds)
     assert rounds[0] == 60 != rounds[1]
+    grown = DriftForest(ForestParameters.from_json(earlier["parameters"]), range(1, 2))
+    grown.update(X[:120], y[:120].astype(float))
+    assert grown.state()[0]["drift"]["version"] == 5
 
 
 def packed_set(X: np.ndarray, y: np.ndarray) -> dict[str, Any]:

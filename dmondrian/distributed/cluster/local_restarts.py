@@ -7,8 +7,9 @@ until somebody scales it.
 
 Relies on a cluster's record of the workers that it wants and has. Promises that a cluster gets no
 more workers than it was scaled to, and none while one of them lives; that those which are starting
-are left alone; and that restarts are few, each with a warning. Workers that were retired, and not
-scaled away, are among those that the cluster still wants, and started again where none is left.
+are left alone, but for ones under names of earlier workers that take longer than a grace; and that
+restarts are few, each with a warning. Workers that were retired, and not scaled away, are among
+those that the cluster still wants, and started again where none is left.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class LocalRestarts:
         cluster = getattr(client, "cluster", None)
         self._cluster = cluster if isinstance(cluster, LocalCluster) else None
         self._restarts: list[float] = []  # of the last hour; monotonic seconds
-        self._alone_since: float | None = None  # without a worker, some of which were given up
+        self._alone_since: float | None = None  # first look without a worker that is wanted
 
     @property
     def n_wanted(self) -> int:
@@ -90,10 +91,10 @@ class LocalRestarts:
                 if name in started and (name not in there or there[name].status in _ENDED)
             ]
             n_wanted = self.n_wanted
-            if n_living or not lost or not n_wanted:
+            if n_living or not n_wanted:
                 self._alone_since = None
                 return
-            if not self._is_due():
+            if not self._is_due(bool(lost)):
                 return
             for name in lost:  # under other names: an old process that ends may still have its own
                 cluster.worker_spec.update(cluster.new_worker_spec())
@@ -107,12 +108,12 @@ class LocalRestarts:
             len(self._restarts), RESTARTS, dask.config.get(TIMEOUT), TIMEOUT,
         )  # fmt: skip
 
-    def _is_due(self) -> bool:
-        """Return whether a restart may be now, and count it."""
+    def _is_due(self, is_needed: bool) -> bool:
+        """Return whether a restart that is needed may be now, and count it."""
         now = time.monotonic()
         if self._alone_since is None:
             self._alone_since = now
-        if now - self._alone_since < GRACE_SECONDS:
+        if not is_needed or now - self._alone_since < GRACE_SECONDS:
             return False
         self._restarts = [at for at in self._restarts if now - at < _HOUR]
         is_due = not self._restarts or now - self._restarts[-1] >= PAUSE_SECONDS
