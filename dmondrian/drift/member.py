@@ -193,7 +193,7 @@ class Member:
                 return
             tree = self.trees[place]
             capacity = min(int(self.caps[place]), 4 * len(tree.i))
-            self.trees[place] = nodes.resize(tree, capacity, is_filled_soon=True)
+            self.trees[place] = nodes.resize(tree, capacity, soon=capacity)
             self._places.table[place] = table_of(self.trees[place : place + 1])[0]
 
     def place(self, trees: list[nodes.Tree]) -> None:

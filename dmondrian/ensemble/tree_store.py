@@ -195,12 +195,17 @@ class TreeStore:
         per_row = min(capacity / max(n_learned, 1.0), 2.0)  # a row adds two nodes at most
         # Fewer nodes per row than so far: most later rows find a leaf that takes them in.
         half, whole = (min(capacity + int(per_row * m), most) for m in (n_rows / 2, n_rows))
-        wanted = next_capacity((tree.i, tree.box, tree.bits))
+        wanted, soon = next_capacity((tree.i, tree.box, tree.bits)), 0
         if may_be_all:  # what is left of it is given back
-            wanted = min(max(wanted, min(half, _MOST_TIMES * capacity)), whole + whole // _SPARE)
+            soon = min(half, _MOST_TIMES * capacity)
+            wanted = min(max(wanted, _MOST_TIMES * capacity), whole + whole // _SPARE)
         early = min(capacity + n_rows, _EARLY_CAPACITY, most)
         wanted = min(max(wanted, early, FIRST_CAPACITY), MAX_CAPACITY)
-        self.replace(t, nodes.resize(tree, wanted, may_be_all))
+        try:
+            longer = nodes.resize(tree, wanted, soon)
+        except MemoryError:  # or addresses, which spare capacity takes, are limited
+            longer = nodes.resize(tree, min(wanted, capacity + capacity // 2 + 1))
+        self.replace(t, longer)
 
     def _grow_pool(self, t: int) -> None:
         """Give tree ``t`` more capacity for candidate splits."""

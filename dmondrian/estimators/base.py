@@ -564,11 +564,13 @@ class BaseForest(BaseEstimator):
     def _mean_prediction(self, X: Any) -> np.ndarray:
         """Return the mean over trees, float64 [n, K] or [n, 1]."""
         mean = mean_of_single_row(self, X)
-        if mean is not None:
-            return mean
+        return self._mean_of_rows(X) if mean is None else mean
+
+    def _mean_of_rows(self, X: Any) -> np.ndarray:
+        """Do what :meth:`_mean_prediction` does, in the general way."""
         with self._turns.reading():
             if issparse(X) and self._takes_sparse:
-                return answered_in_parts(self._mean_prediction, X)
+                return answered_in_parts(self._mean_of_rows, X)
             X = self._check_rows(X)
             sums = self.forest_.predict_sums(X, n_threads=self._n_threads(len(X)))
             return sums.mean

@@ -250,9 +250,9 @@ class StreamFollowing(BaseForest):
             self._times = checked_times(times, n, period)
 
     @in_one_state
-    def _mean_prediction(self, X: Any) -> np.ndarray:
+    def _mean_of_rows(self, X: Any) -> np.ndarray:
         found = self._following_outputs(X)
-        return super()._mean_prediction(X) if found is None else found
+        return super()._mean_of_rows(X) if found is None else found
 
     @property
     def n_waiting_(self) -> int:

@@ -238,15 +238,15 @@ def next_in_postorder(tree, v):
     return v
 
 
-def resize(tree: Tree, capacity: int, is_filled_soon: bool = False) -> Tree:
+def resize(tree: Tree, capacity: int, soon: int = 0) -> Tree:
     """Return the tree with capacity for ``capacity`` nodes (at least those in use).
 
-    It shares the header with the tree that is given, which is not to be used any more. Where it
-    ``is_filled_soon`` the system gives the memory sooner, in larger pieces.
+    It shares the header with the tree that is given, which is not to be used any more. ``soon`` is
+    how many nodes there will be before spare capacity is given back, if that is known.
     """
     used = int(tree.head_i[N_NODES])
     capacity = max(capacity, used)
-    soon = capacity if is_filled_soon else used
+    soon = min(soon, capacity)
     i, box, bits = (resized(array, used, capacity, soon) for array in (tree.i, tree.box, tree.bits))
     return _with_views(tree._replace(i=i, box=box, bits=bits))
 

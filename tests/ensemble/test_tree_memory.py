@@ -4,6 +4,8 @@ import copy
 import hashlib
 import itertools
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -22,8 +24,8 @@ def test_capacity_is_not_made_for_more_nodes_than_a_tree_may_have():
     assert len(capped.fit(X, X[:, 0]).forest_.trees[0].i) < 2 * 12_000
 
 
-def _learned(cuts, n_jobs=1):
-    X = np.random.default_rng(0).random((60_000, 3), np.float32)
+def _learned(cuts, n_jobs=1, n=60_000):
+    X = np.random.default_rng(0).random((60_000, 3), np.float32)[:n]
     forest = AMFRegressor(n_estimators=2, random_state=0, feature_scales=None, n_jobs=n_jobs)
     for first, last in itertools.pairwise([0, *cuts, len(X)]):
         forest.partial_fit(X[first:last], X[first:last, 0])
@@ -70,6 +72,27 @@ def test_trees_that_have_grown_take_at_most_twice_what_their_nodes_do(cuts):
         used = int(tree.head_i[nodes.N_NODES])
         assert used * per_node <= nodes.tree_bytes(tree) <= 2 * used * per_node
     assert forest.n_bytes == sum(map(nodes.tree_bytes, forest.store.trees))
+
+
+LIMITED = """
+import resource
+from tests.ensemble.test_tree_memory import _digest, _learned
+_learned(range(100, 15_000, 500), n=15_000)
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+_, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (size + 23 * 2**20, hard))
+forest = _learned(range(100, 22_000, 500), n=22_000)
+resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+print(_digest(forest))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not limit addresses")
+def test_trees_grow_where_addresses_for_spare_capacity_are_limited():
+    command = [sys.executable, "-W", "ignore", "-c", LIMITED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split()[-1] == _digest(_learned([], n=22_000))
 
 
 def test_all_arrays_of_a_tree_give_back():

@@ -27,6 +27,7 @@ from dmondrian import (
     OnlineRandomForestRegressor,
     PowerLifetime,
 )
+from dmondrian.ensemble.threads import Turns
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.single_row import SingleRow
@@ -170,6 +171,24 @@ def test_a_plain_row_does_not_take_the_general_way(
     for r in range(BEGUN, BEGUN + 3):
         forest.partial_fit(X[r : r + 1], y[r : r + 1])
     assert len(taken) < 3 if learns else len(taken) == 3
+
+
+@pytest.mark.parametrize(("estimator", "learns", "answers"), CASES, ids=str)
+def test_a_plain_row_is_answered_without_a_stay_among_readers(
+    estimator: BaseForest, learns: bool, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = rows()
+    y = labels(estimator, X)
+    forest = begun(estimator, X[:BEGUN], y[:BEGUN])
+    stays, reading = [], Turns.reading
+
+    def stay(self: Turns) -> Any:
+        stays.append(self)
+        return reading(self)
+
+    monkeypatch.setattr(Turns, "reading", stay)
+    ask(forest, X[BEGUN : BEGUN + 1])
+    assert bool(stays) != answers
 
 
 @pytest.mark.parametrize(("estimator", "learns", "answers"), CASES, ids=str)

@@ -26,10 +26,10 @@ def _filled(capacity: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 3, 100, 5000, 40_000])
-@pytest.mark.parametrize("used", [0, 39_000])
+@pytest.mark.parametrize(("used", "soon"), [(0, 0), (0, 39_000), (39_000, 40_000)])
 @pytest.mark.parametrize(("width", "dtype"), [(16, np.int32), (5, np.float32), (0, np.uint64)])
-def test_arrays_are_zeros_that_begin_with_a_cache_line(capacity, used, width, dtype):
-    array = aligned(capacity, width, dtype, min(used, capacity))
+def test_arrays_are_zeros_that_begin_with_a_cache_line(capacity, used, soon, width, dtype):
+    array = aligned(capacity, width, dtype, min(used, capacity), min(soon, capacity))
     assert (array.shape, array.dtype) == ((capacity, width), np.dtype(dtype))
     assert array.ctypes.data % 64 == 0 or not array.size
     assert array.flags.c_contiguous
@@ -43,7 +43,7 @@ def test_arrays_are_zeros_that_begin_with_a_cache_line(capacity, used, width, dt
 @pytest.mark.parametrize("is_filled_soon", [False, True])
 def test_what_was_written_is_kept_and_zeros_follow(used, capacity, is_filled_soon):
     array, used = _filled(max(used, 5)), min(used, capacity)
-    soon = capacity if is_filled_soon else used
+    soon = capacity if is_filled_soon else 0
     longer = resized(array, used, capacity, soon)
     assert longer.shape == (capacity, 16)
     assert np.array_equal(longer[:used], array[:used])
@@ -52,14 +52,14 @@ def test_what_was_written_is_kept_and_zeros_follow(used, capacity, is_filled_soo
     assert np.array_equal(array, _filled(len(array)))  # it has memory of its own
 
 
-def test_growing_copies_a_bounded_multiple_of_what_is_kept_and_at_most_doubles():
+def test_growing_copies_less_than_three_times_what_is_kept():
     capacity, copied, none = 64, 0, np.empty((64, 0), np.uint64)
     while capacity < 10**6:
         copied += capacity
         arrays = np.empty((capacity, 16), np.int32), none
-        assert capacity < next_capacity(arrays) <= 2 * capacity
+        assert capacity < next_capacity(arrays) <= 8 * capacity
         capacity = next_capacity(arrays)
-        assert copied < 10 * capacity  # however many these are
+        assert copied < 3 * capacity  # however many these are
 
 
 def _resident(array: np.ndarray) -> int:
@@ -90,15 +90,15 @@ def test_memory_is_held_for_what_was_written_and_at_most_a_huge_page_more(rows, 
 
 
 @pytest.mark.skipif(not PAGES.exists(), reason="Linux shows what is resident")
-@pytest.mark.parametrize("rows", [100_000, 400_000])  # one below, one above the size of all huge
-def test_released_memory_goes_back_and_what_was_written_stays(rows):
-    array, used = aligned(rows, 16, np.int32, rows), rows // 2 + 1
+@pytest.mark.parametrize(("rows", "kept"), [(100_000, mmap.PAGESIZE), (400_000, HUGE)])
+def test_released_memory_goes_back_and_what_was_written_stays(rows, kept):
+    array, used = aligned(rows, 16, np.int32, soon=rows), rows // 2 + 1
     array[:] = 7
     assert _resident(array) >= array.nbytes
     array[used:] = 0
     release(array, used)
     assert (array[:used] == 7).all()
-    assert _resident(array) <= used * 64 + mmap.PAGESIZE
+    assert _resident(array) <= bytes_held(array, used) <= used * 64 + kept
     assert not array[used:].any()
     array[used:] = 9  # it can be filled again
     assert (array[used:] == 9).all()
