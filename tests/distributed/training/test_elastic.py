@@ -15,7 +15,6 @@ from dmondrian.distributed import Progress, TrainedRun, train
 from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.errors import ClusterError
 from tests.distributed.conftest import (
-    ROWS,
     Fit,
     Grow,
     digests,
@@ -46,30 +45,27 @@ def adaptive(minimum: int, maximum: int) -> Iterator[Client]:
         yield client
 
 
-class Numbers:
-    """A listener that notes how many workers there are, and makes turns take their time."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.seen: set[int] = set()
-
-    def __call__(self, progress: Progress) -> None:
-        if progress.rows < ROWS:
-            self.seen.add(len(workers_of(self.client)))
-            time.sleep(0.05)
-
-
 @pytest.mark.usefixtures("talkative")
 def test_a_cluster_that_adapts_during_the_run_changes_no_byte(
     fit: Fit, undisturbed: TrainedRun
 ) -> None:
+    numbers: list[int] = []
     with adaptive(1, 3) as client:
-        numbers = Numbers(client)
-        run = fit(client=client, progress=numbers)
+
+        def grow(progress: Progress) -> None:
+            """Have the cluster start workers, once: it does so for tasks that would take long."""
+            if not numbers:
+                numbers.append(len(workers_of(client)))
+                others = client.map(time.sleep, [0.1] * 20, pure=False)
+                wait_until(lambda: len(workers_of(client)) > numbers[0])
+                client.cancel(others)
+                numbers.append(len(workers_of(client)))
+
+        run = fit(client=client, progress=grow)
         assert digests(run) == digests(undisturbed)
         assert run.metrics == undisturbed.metrics
         wait_until_empty(client)
-    assert len(numbers.seen) > 1
+    assert numbers[0] < numbers[1]
 
 
 @pytest.mark.usefixtures("talkative")
@@ -78,8 +74,7 @@ def test_a_cluster_without_workers_is_asked_for_one_and_may_take_it_back(
 ) -> None:
     with adaptive(0, 3) as client:
         assert workers_of(client) == []
-        numbers = Numbers(client)
-        run = fit(client=client, progress=numbers)
+        run = fit(client=client)
         assert digests(run) == digests(undisturbed)
         assert run.metrics == undisturbed.metrics
         wait_until_empty(client)
