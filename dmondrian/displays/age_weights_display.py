@@ -13,10 +13,11 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils import column_or_1d
 
 from dmondrian.displays.axes import axes_of
-from dmondrian.distributed.metrics.age_curve import BOOSTED, age_names
+from dmondrian.distributed.metrics.age_curve import BOOSTED, SCALED, age_names, others_of
 from dmondrian.drift.age_weights import cut_at_marks
-from dmondrian.ensemble.settings.stored_parameters import mixes_boosted_sets
 from dmondrian.errors import ParameterError
+
+_COLOURS = {SCALED: "tab:red", BOOSTED: "tab:orange"}
 
 
 class AgeWeightsDisplay:
@@ -31,7 +32,7 @@ class AgeWeightsDisplay:
         Numbers of rows learned.
     shares : array-like of shape (p, 1 + k)
         Shares of the trees that never forget, then of each octave of age, the youngest first; last
-        of boosted sets, if there are any.
+        of scaled trees and boosted sets, if there are any.
     names : sequence of str
         Of the 1 + k inputs.
 
@@ -80,8 +81,8 @@ class AgeWeightsDisplay:
             forest.partial_fit(X[part], y[part], **known)
             rows.append(part.stop)
             shares.append(forest.age_weights_)
-        has_boosted = forest.forest_.parameters.mixes_boosted_sets
-        return cls(rows, shares, _names(len(shares[0]), has_boosted)).plot(ax)
+        others = others_of(forest.forest_.parameters.to_json())
+        return cls(rows, shares, _names(len(shares[0]), others)).plot(ax)
 
     @classmethod
     def from_run(cls, run: Any, *, ax: Any = None) -> Self:
@@ -114,8 +115,8 @@ class AgeWeightsDisplay:
                 f'{run} has no weights of ages: it has no checkpoint yet, or no drift="follow"'
             )
         table = np.array(points)
-        has_boosted = mixes_boosted_sets(opened.run_json["parameters"])
-        return cls(table[:, 0], table[:, 1:], _names(table.shape[1] - 1, has_boosted)).plot(ax)
+        others = others_of(opened.run_json["parameters"])
+        return cls(table[:, 0], table[:, 1:], _names(table.shape[1] - 1, others)).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Draw areas upon each other: the youngest trees on top, those that never forget below.
@@ -131,12 +132,12 @@ class AgeWeightsDisplay:
         axes = axes_of(ax)
         from matplotlib import colormaps
 
-        boosted = [i for i, name in enumerate(self.names) if name == BOOSTED]
-        n = len(self.names) - len(boosted)
+        others = [i for i, name in enumerate(self.names) if name in _COLOURS]
+        n = len(self.names) - len(others)
         colours = ["0.75", *colormaps["viridis"](np.linspace(0.95, 0.05, n - 1))]
-        colours += ["tab:orange"] * len(boosted)
-        # From below: boosted sets, what never forgets, then the oldest trees, and so on.
-        order = [*boosted, 0, *range(n - 1, 0, -1)]
+        colours += [_COLOURS[self.names[i]] for i in others]
+        # From below: what has no age, what never forgets, then the oldest trees, and so on.
+        order = [*others[::-1], 0, *range(n - 1, 0, -1)]
         areas = axes.stackplot(
             self.rows,
             [self.shares[:, i] for i in order],
@@ -160,6 +161,6 @@ class AgeWeightsDisplay:
         return self
 
 
-def _names(n_shares: int, has_boosted: bool) -> list[str]:
+def _names(n_shares: int, others: list[str]) -> list[str]:
     """Return whose the shares of a point are."""
-    return age_names(n_shares - 1 - has_boosted, has_boosted=has_boosted)
+    return age_names(n_shares - 1 - len(others), others)

@@ -63,6 +63,7 @@ class DriftForest(Members):
         made.predictor, made.members = members.predictor, members.members
         made.position, made.waiting = members.position, members.waiting
         made.boosted, made.blocks = members.boosted, members.blocks
+        made.scaled = members.scaled
         made.guard = Guard(members.parameters, members.tree_numbers.tolist())
         made.guard.take_json(guard, made.position + len(made.waiting.y))
         check_alike(made)
@@ -98,7 +99,7 @@ class DriftForest(Members):
         """Return the share of each age in the forecasts, float64 [G], sum 1.
 
         The first is of the trees that never forget, the next of the youngest octave; the last of
-        boosted sets, where there are such.
+        scaled trees, and of boosted sets, where there are such.
         """
         return self.guard.age_shares(self.age_exponents())
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from dmondrian.boosting.boosted_stream import AS_THEY_CAME, CLIPPED, ROUNDS_FOUND
 from dmondrian.drift.member import Ages, Member
+from dmondrian.drift.scaled_trees import n_trees_of
 from dmondrian.drift.stored_rows import apart, kept_taken_in, taken_in
 from dmondrian.drift.task import Task
 from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
@@ -43,19 +44,23 @@ OF_CLIPPED = 9  # as OF_BOOSTED, of numbers, where sets are fitted to labels wit
 OF_CLIPPED_TIMES = 11  # the same, where labels come by time
 OF_ROUNDS = 13  # as OF_CLIPPED, of classes too, where the rounds of sets are found
 OF_ROUNDS_TIMES = 15  # the same, where labels come by time
+OF_SCALED = 17  # as OF_ROUNDS, of a forest with scaled trees, which have an entry
+OF_SCALED_TIMES = 19  # the same, where labels come by time
 # How sets are fitted, and whether labels come by time; without boosted sets VERSION or OF_TIMES.
 _BOOSTED = {
     (AS_THEY_CAME, False): OF_BOOSTED, (AS_THEY_CAME, True): OF_TIMES,
     (CLIPPED, False): OF_CLIPPED, (CLIPPED, True): OF_CLIPPED_TIMES,
     (ROUNDS_FOUND, False): OF_ROUNDS, (ROUNDS_FOUND, True): OF_ROUNDS_TIMES,
 }  # fmt: skip
-_VERSIONS = (VERSION, *_BOOSTED.values())
+_SCALED = {False: OF_SCALED, True: OF_SCALED_TIMES}  # whether labels come by time
+_VERSIONS = (VERSION, *_BOOSTED.values(), *_SCALED.values())
 _OF_WEIGHTS = (1, 2)  # had weights of memories in place of factors
 _LARGEST_POSITION = 2**53
 _SLACK = 1e-6  # of sums that were rounded
 _KEYS = {"version", "position", "guard", "members", "waiting"}
 _FIRST_KEYS = _KEYS | {"first", "last", "delay"}  # of version 1
 _BOOSTED_KEYS = _KEYS | {"boosted"}
+_SCALED_KEYS = _BOOSTED_KEYS | {"scaled"}
 _TIMED_KEYS = _KEYS | {"clock"}
 _KEYS_OF: dict[Any, set[str]] = {
     1: _FIRST_KEYS, 2: _KEYS, VERSION: _KEYS, apart(VERSION): _KEYS, OF_BOOSTED: _BOOSTED_KEYS,
@@ -66,6 +71,9 @@ _KEYS_OF: dict[Any, set[str]] = {
     OF_ROUNDS: _BOOSTED_KEYS, apart(OF_ROUNDS): _BOOSTED_KEYS,
     OF_ROUNDS_TIMES: _BOOSTED_KEYS | _TIMED_KEYS,
     apart(OF_ROUNDS_TIMES): _BOOSTED_KEYS | _TIMED_KEYS,
+    OF_SCALED: _SCALED_KEYS, apart(OF_SCALED): _SCALED_KEYS,
+    OF_SCALED_TIMES: _SCALED_KEYS | _TIMED_KEYS,
+    apart(OF_SCALED_TIMES): _SCALED_KEYS | _TIMED_KEYS,
 }  # fmt: skip
 _MEMBER_KEYS = {"mixer", "scales", "buckets", "levels", "trees"}
 
@@ -86,6 +94,7 @@ class Stored(NamedTuple):
     permanent_header: dict[str, Any]
     permanent: list[dict[str, np.ndarray]]
     covering: list[Sequence[dict[str, np.ndarray]]]  # of each member, by place
+    scaled: list[dict[str, np.ndarray]]
     raw: Any  # rows that wait in a state of version 1, which are to be forecast
 
 
@@ -112,6 +121,10 @@ def drift_state(
     if forest.boosted is not None:
         drift |= {"version": _BOOSTED[forest.boosted.fitting, is_timed]}
         drift |= {"boosted": forest.boosted.to_json()}
+    if forest.scaled is not None:
+        of_scaled, arrays_of_scaled = forest.scaled.state()
+        drift |= {"version": _SCALED[is_timed], "scaled": of_scaled}
+        bundle += [{**arrays, **_no_memory(len(arrays["left"]))} for arrays in arrays_of_scaled]
     if is_timed:
         drift |= forest.blocks.to_json()
         drift["version"] = max(drift["version"], OF_TIMES)
@@ -170,14 +183,21 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
     entry = header["drift"]
     ages, n = _checked_header(entry, header, len(trees))
     plain = {k: v for k, v in header.items() if k != "drift"} | {"format": state.FORMAT}
-    permanent = [dict(arrays) for arrays in trees[:n]]
-    for arrays in permanent:
-        memory, sizes = arrays.pop("memory", None), arrays.pop("memory_size", None)
-        if memory is None or sizes is None or len(memory) or sizes.any():
-            raise CorruptError("permanent trees should keep no memory beside their counts")
-    starts = range(n, len(trees), ages.n_places)
+    permanent = [_without_memory(arrays) for arrays in trees[:n]]
+    end = n * (1 + ages.n_places)
+    starts = range(n, end, ages.n_places)
     covering = [trees[start : start + ages.n_places] for start in starts]
-    return Stored(entry["position"], entry, plain, permanent, covering, raw)
+    scaled = [_without_memory(arrays) for arrays in trees[end:]]
+    return Stored(entry["position"], entry, plain, permanent, covering, scaled, raw)
+
+
+def _without_memory(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of a tree that is none of the covering ones."""
+    arrays = dict(stored)
+    memory, sizes = arrays.pop("memory", None), arrays.pop("memory_size", None)
+    if memory is None or sizes is None or len(memory) or sizes.any():
+        raise CorruptError("permanent trees should keep no memory beside their counts")
+    return arrays
 
 
 def has_guard(header: dict[str, Any]) -> bool:
@@ -239,7 +259,8 @@ def take_state(forest: Any, found: Stored) -> None:
     if (forest.boosted is not None) != ("boosted" in found.drift):
         raise CorruptError("boosted sets should be stored of a forest that has them, and no other")
     if forest.boosted is not None:
-        fitting = next(f for (f, _), v in _BOOSTED.items() if v == found.drift["version"])
+        version = found.drift["version"]
+        fitting = next((f for (f, _), v in _BOOSTED.items() if v == version), ROUNDS_FOUND)
         if fitting == CLIPPED and its.n_classes:
             raise CorruptError("no label of a class is far off, and boosted sets clip none")
         if (fitting == ROUNDS_FOUND) != its.drift.finds_rounds:
@@ -248,6 +269,10 @@ def take_state(forest: Any, found: Stored) -> None:
             )
         forest.boosted = forest.stream_of_sets(fitting)
         forest.boosted.take_json(found.drift["boosted"], found.position)
+    if (forest.scaled is not None) != ("scaled" in found.drift):
+        raise CorruptError("scaled trees should be stored of a forest that has them, and no other")
+    if forest.scaled is not None:
+        forest.scaled.take_state(found.drift["scaled"], found.scaled, found.position)
     if forest.guard is not None:
         forest.guard.take_json(found.drift["guard"], found.position + len(forest.waiting.y))
         check_alike(forest)
@@ -287,7 +312,7 @@ def _checked_header(
     ):
         raise CorruptError("the header of a forest that follows a stream is out of range")
     ages = Ages(settings.first, settings.last)
-    if n_trees != len(entries) * (1 + ages.n_places):
+    if n_trees != len(entries) * (1 + ages.n_places) + n_trees_of(entry.get("scaled")):
         raise CorruptError(f"{len(entries)} members should have {ages.n_places} trees each and one")
     return ages, len(entries)
 

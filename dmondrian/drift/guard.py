@@ -26,6 +26,7 @@ from dmondrian.drift.age_weights import exponents_of, shares_of_ages
 from dmondrian.drift.label_blocks import LabelBlocks
 from dmondrian.drift.member import KINDS, Ages
 from dmondrian.drift.mixer import Expert, Mixer
+from dmondrian.drift.scaled_trees import has_scaled_trees
 from dmondrian.drift.task import Task, task_of
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.exact_sums import ONE, WORDS, label_moments, whole_laws, whole_shares
@@ -186,7 +187,7 @@ class Guard:
         """Return the share of each age in the forecasts, float64 [G], sum 1.
 
         The first is of the trees that never forget, the next of the youngest octave; the last of
-        boosted sets, where there are such.
+        scaled trees, and of boosted sets, where there are such.
 
         Parameters
         ----------
@@ -202,8 +203,11 @@ class Guard:
         is_mixed[0] = True
         known = ages.n_younger_than(self.blocks.delay), ages.n_younger_than(self.position + 1)
         is_mixed[1 + known[0] : 1 + known[1]] = True
-        if parameters.drift.boosted:
-            is_mixed[-1] = self.rows_so_far["learned"] >= FIRST_BIRTH
+        n_learned = self.rows_so_far["learned"]
+        if parameters.mixes_boosted_sets:
+            is_mixed[-1] = n_learned >= FIRST_BIRTH
+        if parameters.mixes_scaled_trees:
+            is_mixed[-2] = has_scaled_trees(parameters, n_learned)
         return shares_of_ages(of_members, kinds, of_guard, is_mixed)
 
     def _inputs(self, shares: Shares) -> np.ndarray:

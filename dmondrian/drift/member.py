@@ -2,8 +2,8 @@
 
 A member is a pure function of the parameters, the seed, its number and the rows in order. Its
 inputs are kinds of experts: the forecasts of one permanent tree, which it is given, then those of a
-tree in each octave of age, and last, where the forest has boosted sets, what these answer, which it
-is given too. Members never look at each other.
+tree in each octave of age, and last, where the forest has them, what its scaled trees forecast and
+what boosted sets answer, which it is given too. Members never look at each other.
 
 Relies on :mod:`dmondrian.drift.covering_kernels`. Promises bounded memory: a tree that is born
 takes the place, and the memory, of one that dies, and none has more nodes than its rows allow or
@@ -107,7 +107,7 @@ class Member:
     ) -> None:
         its, d = parameters, parameters.n_features
         self.number, self.ages = number, ages
-        self._has_boosted = its.drift is not None and its.drift.boosted
+        self._has_boosted, self._has_scaled = its.mixes_boosted_sets, its.mixes_scaled_trees
         power, floor = KINDS[number % len(KINDS)]
         self._covering = Covering(
             ages.first, ages.last, power, floor, ages.n_levels, not its.split_pure,
@@ -144,7 +144,7 @@ class Member:
     @property
     def n_inputs(self) -> int:
         """Inputs of the mixture."""
-        return 1 + self.ages.n_octaves + self._has_boosted
+        return 1 + self.ages.n_octaves + self._has_scaled + self._has_boosted
 
     @property
     def n_bytes(self) -> int:
@@ -157,7 +157,8 @@ class Member:
         Parameters
         ----------
         inputs : float64 [G, n, k]
-            The first is the forecast of the permanent tree; what boosted sets answer stays.
+            The first is the forecast of the permanent tree; what scaled trees and boosted sets
+            forecast stays.
         X : float32 [n, d]
         position : int
             Rows learned so far.

@@ -41,8 +41,10 @@ from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
 from dmondrian.drift.held_interrupts import interrupts_held
 from dmondrian.drift.label_blocks import LabelBlocks
 from dmondrian.drift.member import Ages, Member
+from dmondrian.drift.scaled_trees import ScaledTrees
 from dmondrian.drift.stored_rows import kept_apart, stored_apart
 from dmondrian.drift.task import task_of
+from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn
 from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
@@ -92,6 +94,8 @@ class Members(Forest):
         Of a whole forest.
     boosted : BoostedStream or None
         Boosted sets that all members mix, where the forest has such.
+    scaled : ScaledTrees or None
+        Of the members, where the forest has such.
     is_complete : bool
         Whether whoever asks knows the labels of all rows that came, as of a run or of ``fit``.
     ages_noted : dict of int to float64 [T, G]
@@ -120,6 +124,9 @@ class Members(Forest):
         if its.boosted:
             before = AS_THEY_CAME if parameters.n_classes else CLIPPED  # of earlier versions
             self.boosted = self.stream_of_sets(ROUNDS_FOUND if its.finds_rounds else before)
+        self.scaled: ScaledTrees | None = None
+        if its.scaled:
+            self.scaled = ScaledTrees(parameters, self.tree_numbers.tolist())
         self.ages_noted: dict[int, np.ndarray] = {}
         self.is_complete = False
         self._asked: Any = None
@@ -168,6 +175,8 @@ class Members(Forest):
         made.members = sorted(members, key=lambda member: member.number)
         made.position, made.waiting, made.boosted = first.position, first.waiting, first.boosted
         made.blocks = first.blocks
+        if made.scaled is not None:
+            made.scaled.join([one.scaled for one in forests])
         return made
 
     def predict_sums(self, *args: Any, **named: Any) -> Any:
@@ -214,12 +223,14 @@ class Members(Forest):
     def n_nodes(self) -> int:
         """Nodes in use over all trees."""
         covering = sum(int(tree.head_i[nodes.N_NODES]) for tree in self.covering_trees)
-        return super().n_nodes + covering
+        scaled = 0 if self.scaled is None else self.scaled.n_nodes
+        return super().n_nodes + covering + scaled
 
     @property
     def n_bytes(self) -> int:
         """Bytes of memory held by all trees."""
-        return super().n_bytes + sum(member.n_bytes for member in self.members)
+        scaled = 0 if self.scaled is None else self.scaled.n_bytes
+        return super().n_bytes + sum(member.n_bytes for member in self.members) + scaled
 
     def share(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> Shares:
         """Return what members forecast of rows float32 [n, d], by kind.
@@ -381,58 +392,49 @@ class Members(Forest):
 
     def _learn_at_once(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> Any:
         """Forecast and learn row after row."""
-        permanent, unit = self._learn_permanent(X, y, w, n_threads)
+        permanent, unit = forecast_and_learn(self, self.task, X, y, w, n_threads)
         of_members = np.empty(permanent.shape)
         boosted = None if self.boosted is None else self.boosted.answer(X.values)
+        scaled = None
+        if self.scaled is not None:
+            scaled = self.scaled.forecast_and_learn(X.values, y, w, n_threads)
 
         def learn(i: int) -> None:
             member = self.members[i]
             inputs = np.empty((member.n_inputs, *permanent.shape[1:]))
             inputs[0] = permanent[i]
             member.learn(inputs, X.values, y, w, self.position)
-            self._add_boosted(inputs, boosted)
+            self._add_others(inputs, None if scaled is None else scaled[i], boosted)
             of_members[i] = member.mixer.mix_and_step(inputs, y, w)
 
         run_threads(learn, range(len(self.members)), n_threads)
         answer = self._settle(self._shares(permanent, of_members, unit), y, w)
-        if self.boosted is not None:
-            self.boosted.learn(X.values, y, w)
         self.position += len(y)
+        self._learn_kept(X.values, y, w, n_threads)
         return answer
 
-    def _add_boosted(self, inputs: np.ndarray, answers: np.ndarray | None) -> None:
-        """Write what the boosted set answers behind a member's other inputs, if there are any.
+    def _add_others(
+        self, inputs: np.ndarray, scaled: np.ndarray | None, boosted: np.ndarray | None
+    ) -> None:
+        """Write what scaled trees and the boosted set forecast behind a member's other inputs.
 
-        Until the first set is born the permanent tree takes its place. Of a number a set answers
-        the mean; its variance is the permanent tree's.
+        Until the first are born the permanent tree takes their place. Of a number a set answers the
+        mean; its variance is the permanent tree's.
         """
+        if self.scaled is not None:
+            inputs[-2] = inputs[0] if scaled is None else scaled
         if self.boosted is not None:
             inputs[-1] = inputs[0]
-            if answers is not None:
-                inputs[-1, :, : answers.shape[1]] = answers
+            if boosted is not None:
+                inputs[-1, :, : boosted.shape[1]] = boosted
 
-    def _learn_permanent(
-        self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Let the permanent trees learn; return what each forecast before, float64 [T, n, k].
-
-        And the units of labels that are numbers, float64 [n, 2].
-        """
-        task, first = self.task, 0 if self.position else 1  # the first row no tree could answer
-        answers = np.empty((len(self.members), len(y), task.n_outputs))
-        answers[:, :first] = task.unknown
-        unit = np.zeros((len(y), 2)) if task.is_regression else None
-        rows = np.arange(first, len(y))
-
-        def take(t: int, found: np.ndarray, known: np.ndarray) -> None:
-            origin = float(self.store.trees[t].head_f[nodes.OFFSET])
-            answers[t, first:] = task.forecasts(found, origin)
-            if unit is not None:
-                unit[first:] = units(known, origin)  # equal in all trees
-
-        weights = w if len(w) else None
-        self.ask_and_learn(X, y, weights, n_threads, rows, np.full(len(rows), np.inf), take)
-        return answers, unit
+    def _learn_kept(self, X: np.ndarray, y: np.ndarray, w: np.ndarray, n_threads: int) -> None:
+        """Keep the rows just learned; fit the set, and grow the scaled trees, born since."""
+        if self.boosted is not None:
+            self.boosted.learn(X, y, w)
+            if self.scaled is not None:
+                before, kept = self.position - len(y), self.boosted.kept_rows()
+                self.scaled.grow_after(before, self.position, kept, n_threads)
 
     def _wait(
         self,
@@ -487,8 +489,8 @@ class Members(Forest):
         whole = self.predictor.preparation.as_prepared(rows.X)
         for part in self._pieces(len(rows.y)):
             self._learn_trees(whole[part], rows.y[part], rows.w[part], n_threads)
-        if self.boosted is not None:  # all at once: of the sets born in a block the last answers
-            self.boosted.learn(whole.values, rows.y, rows.w)
+        # All at once: of the sets born in a block the last answers.
+        self._learn_kept(whole.values, rows.y, rows.w, n_threads)
         for member in self.members:
             member.mixer.end_block()
 
@@ -503,6 +505,8 @@ class Members(Forest):
             member.learn(inputs, X.values, y, w, self.position)
 
         run_threads(learn, range(len(self.members)), n_threads)
+        if self.scaled is not None:
+            self.scaled.learn(X.values, y, w, n_threads)
         self.position += len(y)
 
     def _forecast(
@@ -519,30 +523,28 @@ class Members(Forest):
         permanent, of_members = np.full(shape, self.task.unknown), np.empty(shape)
         unit = np.zeros((len(X), 2)) if self.task.is_regression else None
         if self.position:
-            output, lives = self.predictor.sample_output, np.array([np.inf])
-            chosen = self.policies._replace(loss=output.loss)
-            found = self.predictor.answers(X, chosen, lives, output.width)
-            permanent[:] = self.task.forecasts(found[:, :, 0], self.store.origin)
+            permanent[:] = forecast(self, self.task, X)
             if unit is not None:
                 tree = self.store.trees[0]
                 root = tree.d[tree.head_i[nodes.ROOT], nodes.STAT : nodes.STAT + KNOWN]
                 unit[:] = units(root[None], self.store.origin)
 
         boosted = None if self.boosted is None else self.boosted.answer(X.values)
+        scaled = None if self.scaled is None else self.scaled.forecast(X.values)
 
-        def forecast(i: int) -> None:
+        def ask(i: int) -> None:
             member = self.members[i]
             inputs = np.empty((member.n_inputs, *shape[1:]))
             inputs[0] = permanent[i]
             member.forecast(inputs, X.values, self.position)
             inputs[1 : 1 + self.ages.n_younger_than(self.blocks.delay)] = inputs[0]
-            self._add_boosted(inputs, boosted)
+            self._add_others(inputs, None if scaled is None else scaled[i], boosted)
             mixer = member.mixer
             of_members[i] = (
                 mixer.mix(inputs) if labels is None else mixer.mix_and_step(inputs, *labels)
             )
 
-        run_threads(forecast, range(len(self.members)), n_threads)
+        run_threads(ask, range(len(self.members)), n_threads)
         return permanent, of_members, unit
 
     def _shares(

@@ -109,11 +109,13 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         As text a length of time, "7 days", "12 h" or "90 s", or, for times that are numbers, a
         number as text: rows of so much time get their labels together, by the ``times`` that
         ``fit`` and ``partial_fit`` then take; see Notes.
-    experts : {("mondrian",), ("mondrian", "boosted")}, default=("mondrian",)
-        What members of a forest with ``drift="follow"`` mix. With "boosted", one input more: sets
-        of small trees, fitted by gradient boosting to rows kept of those before; see Notes. They
-        look at labels to find their splits, which pays where few of many columns matter, or
-        columns act together.
+    experts : {("mondrian",), ("mondrian", "boosted"), ("mondrian", "boosted", "scaled")}
+        What members of a forest with ``drift="follow"`` mix; ("mondrian",) by default. With
+        "boosted", one input more: sets of small trees, fitted by gradient boosting to rows kept of
+        those before; see Notes. They look at labels to find their splits, which pays where few of
+        many columns matter, or columns act together. With "scaled", one more: trees with feature
+        scales that are searched on the newest of these rows, which learn all of them anew, of up to
+        200 features; it pays most where columns differ in how finely they have to be split.
     missing_values : {"error", "encode"}, default="error"
         "encode" takes rows with missing values (NaN): trees see each column, with 0 where it is
         missing (the middle, .5, on the cube), and beside it whether it is, 0 or 1; so twice as many
@@ -162,8 +164,8 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         Rows that came after the block of their time, with a ``delay`` that is a time.
     age_weights_ : float64 array of shape (1 + 11,), only with ``drift="follow"``
         Shares in the forecasts of the trees that never forget, then of those of each octave of
-        age, from 32 to 64 rows on (:mod:`dmondrian.drift.age_weights`); behind them that of boosted
-        sets, where ``experts`` has these and there are two classes or more.
+        age, from 32 to 64 rows on (:mod:`dmondrian.drift.age_weights`); behind them those of scaled
+        trees and of boosted sets, where ``experts`` has them and there are two classes or more.
 
     Notes
     -----

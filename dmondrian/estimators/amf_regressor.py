@@ -70,11 +70,12 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     delay : int or str, default=1
         With ``drift="follow"``, how many rows get their labels together, or within what time; see
         :class:`dmondrian.AMFClassifier`.
-    experts : {("mondrian",), ("mondrian", "boosted")}, default=("mondrian",)
-        What members of a forest with ``drift="follow"`` mix. With "boosted", one input more: sets
-        of small trees, fitted by gradient boosting to rows kept of those before; see Notes. They
-        are fitted to squared errors: a label far from all others spoils them, and the mixture with
-        them, for as long as its row is kept, which may be thousands of rows.
+    experts : {("mondrian",), ("mondrian", "boosted"), ("mondrian", "boosted", "scaled")}
+        What members of a forest with ``drift="follow"`` mix; ("mondrian",) by default. With
+        "boosted", one input more: sets of small trees, fitted by gradient boosting to rows kept of
+        those before; see Notes. They are fitted to squared errors: a label far from all others
+        spoils them, and the mixture with them, for as long as its row is kept, which may be
+        thousands of rows. With "scaled", one more; see :class:`dmondrian.AMFClassifier`.
     use_aggregation, predict_extension, domain, clip, max_nodes
     feature_scales, feature_units, warmup_rows, missing_values, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`. There is no ``split_pure``: labels are continuous.

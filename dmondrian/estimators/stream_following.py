@@ -35,8 +35,8 @@ DRIFT_CONSTRAINTS: dict[str, list[Any]] = {
     "drift": [StrOptions({"follow"}), None],
     "delay": [Interval(Integral, 1, LARGEST_DELAY, closed="both"), str],
 }
-EXPERTS = ("mondrian", "boosted")
-"""What members of a forest that follows the stream may mix; the first they always do."""
+EXPERTS = ("mondrian", "boosted", "scaled")
+"""What members of a forest that follows the stream may mix: the first, the first two, or all."""
 
 Allowed = dict[str, tuple[tuple[Any, ...], str]]
 """Values of parameters that go with ``drift``, and why no others."""
@@ -64,20 +64,23 @@ class StreamFollowing(BaseForest):
         """
         if self.drift is None:
             return None
-        boosted = "boosted" in self.experts and n_classes != 1
-        return DriftSettings.of_delay(self.delay, boosted)
+        boosted, scaled = ("boosted" in self.experts, "scaled" in self.experts)
+        if n_classes == 1:
+            boosted = scaled = False
+        return DriftSettings.of_delay(self.delay, boosted, scaled)
 
     def _check_experts(self) -> None:
         """Refuse experts that there are not, or not in this forest."""
         given = tuple(self.experts)
-        if given not in (EXPERTS[:1], EXPERTS):
+        if given not in (EXPERTS[:1], EXPERTS[:2], EXPERTS):
             raise ParameterError(
-                f"experts={given!r} are not experts of a forest: expected {EXPERTS[:1]!r}, or "
-                f"{EXPERTS!r} for boosted sets beside Mondrian trees"
+                f"experts={given!r} are not experts of a forest: expected {EXPERTS[:1]!r}, "
+                f"{EXPERTS[:2]!r} for boosted sets beside Mondrian trees, or {EXPERTS!r} for trees "
+                "with scales found on the rows kept for these sets, too"
             )
         if self.drift is None and given != EXPERTS[:1]:
             raise ParameterError(
-                f'experts={given!r} is of drift="follow": boosted sets are mixed with trees by '
+                f'experts={given!r} is of drift="follow": these experts are mixed with trees by '
                 "weights that follow the stream, and this forest has none; choose "
                 f'drift="follow", or leave experts at {EXPERTS[:1]!r}'
             )

@@ -18,14 +18,13 @@ from dmondrian.checkpoint.held_out import HeldOutRecord
 from dmondrian.checkpoint.row_ranges import in_words, unmerged_in_words
 from dmondrian.data import ROWS_READ, events_of, missing_shares
 from dmondrian.distributed.cluster.progress import clock
-from dmondrian.distributed.metrics.age_curve import BOOSTED, FOREVER, span_of_ages
+from dmondrian.distributed.metrics.age_curve import FOREVER, others_of, span_of_ages
 from dmondrian.distributed.metrics.baselines import baseline_in_words
 from dmondrian.distributed.metrics.curve import NAMES, band_of, points_by_window
 from dmondrian.distributed.metrics.drift_test import FALSE_ALARMS, drift_advice
 from dmondrian.distributed.metrics.progressive import WORSE
 from dmondrian.distributed.metrics.windows import HALF_LIFE
 from dmondrian.drift.waiting_rows import known_at_once
-from dmondrian.ensemble.settings.stored_parameters import mixes_boosted_sets
 from dmondrian.report.charts import Line, area_chart, bar_chart, line_chart, matrix_chart
 from dmondrian.report.facts import Facts
 from dmondrian.report.forecast_figures import CLASS_HEAD, auc_tiles, class_figures, number_figures
@@ -265,8 +264,8 @@ def _ages(facts: Facts, report: dict[str, Any]) -> list[Figure]:
     found = report.get("ages", [])
     if len(found) < 2:
         return []
-    has_boosted = mixes_boosted_sets(facts.run_json["parameters"])
-    n_octaves = len(found[0]["shares"]) - 1 - has_boosted
+    others = others_of(facts.run_json["parameters"])
+    n_octaves = len(found[0]["shares"]) - 1 - len(others)
     starts = [sum(_AGE_GROUPS[:i]) for i in range(len(_AGE_GROUPS))]
     groups = [
         range(first, min(first + size, n_octaves))
@@ -275,7 +274,7 @@ def _ages(facts: Facts, report: dict[str, Any]) -> list[Figure]:
     ]
     groups[-1] = range(groups[-1].start, n_octaves)
     names = [span_of_ages(group.start, group.stop) for group in groups]
-    names += [FOREVER, *([BOOSTED] if has_boosted else [])]
+    names += [FOREVER, *others]
     points = [
         (
             float(point["rows"]),

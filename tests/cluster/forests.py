@@ -27,7 +27,8 @@ from dmondrian import (
 )
 from dmondrian._numba.jit import compilations
 
-N, LEARNED = 600, 500
+LEARNED, BEHIND = 500, 100  # rows
+LEARNED_BY_SCALED = 1600  # of which scaled trees have some to forecast
 D = 40  # wide enough for loops over columns to fill the registers of any processor
 CLASSES: dict[str, Any] = {
     "alpha": 0.25,
@@ -39,6 +40,7 @@ CLASSES: dict[str, Any] = {
 }
 FOLLOWING: dict[str, Any] = {"drift": "follow", "random_state": 0}
 BOOSTED: dict[str, Any] = {**FOLLOWING, "experts": ("mondrian", "boosted")}
+SCALED: dict[str, Any] = {**FOLLOWING, "experts": ("mondrian", "boosted", "scaled")}
 LABELS: dict[str, Any] = {
     "feature_scales": "learned", "warmup_rows": 64, "calibrate": True, "random_state": 0,
 }  # fmt: skip
@@ -53,6 +55,8 @@ FORESTS = {
     "amf-classifier, following in blocks, boosted": AMFClassifier(6, delay=64, **BOOSTED),
     "amf-classifier, following by time": AMFClassifier(6, delay="16", **FOLLOWING),
     "amf-classifier, following by time, boosted": AMFClassifier(6, delay="16", **BOOSTED),
+    "amf-classifier, following, scaled": AMFClassifier(3, **SCALED),
+    "amf-regressor, following in blocks, scaled": AMFRegressor(3, delay=64, **SCALED),
     "amf-regressor": AMFRegressor(3, **LABELS, feature_units=None),
     "amf-regressor, following": AMFRegressor(6, **FOLLOWING),
     "amf-regressor, following in blocks": AMFRegressor(6, delay=64, **FOLLOWING),
@@ -90,13 +94,18 @@ FORESTS = {
 }
 
 
+def n_learned(name: str) -> int:
+    """Return how many rows a forest learns."""
+    return LEARNED_BY_SCALED if "scaled" in name else LEARNED
+
+
 def rows_of(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows that a forest learns, and predicts something of: X, y and weights."""
-    draw = np.random.default_rng(0)
-    X = draw.random((N, D), dtype=np.float32)
-    w = draw.choice([0.0, 0.5, 1.0, 3.0], N)  # passed over, scaled, plain and repeated
+    draw, n = np.random.default_rng(0), n_learned(name) + BEHIND
+    X = draw.random((n, D), dtype=np.float32)
+    w = draw.choice([0.0, 0.5, 1.0, 3.0], n)  # passed over, scaled, plain and repeated
     signal = X @ np.linspace(1.0, 0.0, D, dtype=np.float32) > 0.25 * D
-    y = signal if "classifier" in name else signal + draw.integers(0, 1000, N) / 256.0
+    y = signal if "classifier" in name else signal + draw.integers(0, 1000, n) / 256.0
     if "following" in name:  # the range of columns by which jobs scale them
         X[:2] = [[0.0], [1.0]]
     return X, y, w
@@ -106,16 +115,16 @@ def times_of(name: str) -> np.ndarray | None:
     """Return the times of a forest's rows, by which their labels come: some late, with a gap."""
     if "by time" not in name:
         return None
-    draw = np.random.default_rng(1)
-    times = np.cumsum(draw.integers(0, 3, N) / 4.0) + 99.0 * (np.arange(N) > 300)
-    return np.where(draw.random(N) < 0.009, times - draw.integers(0, 60, N), times)
+    draw, n = np.random.default_rng(1), n_learned(name) + BEHIND
+    times = np.cumsum(draw.integers(0, 3, n) / 4.0) + 99.0 * (np.arange(n) > 300)
+    return np.where(draw.random(n) < 0.009, times - draw.integers(0, 60, n), times)
 
 
 def digest(name: str) -> str:
     """Return the digest of what a forest learned and predicts."""
-    (X, y, w), times = rows_of(name), times_of(name)
-    named = {} if times is None else {"times": times[:LEARNED]}
-    forest = FORESTS[name].fit(X[:LEARNED], y[:LEARNED], sample_weight=w[:LEARNED], **named)
+    (X, y, w), times, n = rows_of(name), times_of(name), n_learned(name)
+    named = {} if times is None else {"times": times[:n]}
+    forest = FORESTS[name].fit(X[:n], y[:n], sample_weight=w[:n], **named)
     return digest_of(forest, X)
 
 

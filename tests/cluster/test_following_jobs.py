@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dmondrian.distributed import train
-from tests.cluster.forests import FORESTS, LEARNED, digest_of, rows_of, times_of
+from tests.cluster.forests import FORESTS, digest_of, n_learned, rows_of, times_of
 from tests.cluster.test_processors import KNOWN
 from tests.distributed.conftest import (
     Once,
@@ -32,6 +32,7 @@ KILLED = {  # workers of each job that loses one
     "amf-classifier, following, boosted": 3,
     "amf-classifier, following by time": 3,
     "amf-classifier, following by time, boosted": 2,
+    "amf-classifier, following, scaled": 3,
     "amf-regressor, following": 3,
     "amf-regressor, following in blocks": 2,
     "amf-regressor, following in blocks, boosted": 2,
@@ -52,10 +53,11 @@ LOSSES = [
 
 def write(folder: Path, name: str) -> Path:
     """Write the rows that a forest of this name learns."""
-    X, y, w = (part[:LEARNED] for part in rows_of(name))
+    n = n_learned(name)
+    X, y, w = (part[:n] for part in rows_of(name))
     columns: dict[str, Any] = {f"x{j:02d}": X[:, j] for j in range(X.shape[1])}
     if (times := times_of(name)) is not None:
-        columns["t"] = times[:LEARNED]
+        columns["t"] = times[:n]
     table = pa.table({**columns, "y": y, "w": w})
     pq.write_table(table, folder / "rows.parquet", row_group_size=90)
     return folder / "rows.parquet"

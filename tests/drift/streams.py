@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+
+from dmondrian.drift import scaled_trees
 
 CUTS = [(0, 1), (1, 3), (3, 64), (64, 65), (65, 201), (201, 450)]  # of 450 rows
+
+
+def early_births(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have scaled trees born before rows 64 and 128, 256 and so on, so that few rows show it."""
+    monkeypatch.setattr(scaled_trees, "FIRST_BIRTH", 64)
+    monkeypatch.setattr(scaled_trees, "LONGEST_LIFE", 128)
+    monkeypatch.setattr(scaled_trees, "_MOST_SEARCHED", 128)
 
 
 def switching(n: int, n_classes: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -314,7 +314,7 @@ class ReferenceMember:
 
     def __init__(
         self, seed: int, number: int, d: int, n_classes: int, alpha: float, first: int, last: int,
-        has_boosted: bool = False,
+        has_boosted: bool = False, has_scaled: bool = False,
     ) -> None:  # fmt: skip
         self.seed, self.number, self.d = seed, number, d
         self.n_classes, self.alpha, self.first, self.last = n_classes, alpha, first, last
@@ -324,13 +324,13 @@ class ReferenceMember:
         self.t = 0
         n_levels = min(last, 12) - first + 1
         self.levels = np.zeros((n_levels, 2, d))
-        g = 2 + last - first + has_boosted
+        g = 2 + last - first + has_scaled + has_boosted
         everything = list(range(g))
         weights, takes, rates = [[1.0 / g] * g for _ in RATES], [everything] * 3, [*RATES]
         weights, takes, rates = [*weights, [1.0]], [*takes, [0]], [*rates, 0.0]
         if has_boosted:
             weights, takes, rates = [*weights, [1.0]], [*takes, [g - 1]], [*rates, 0.003]
-        self.has_boosted = has_boosted
+        self.has_boosted, self.has_scaled = has_boosted, has_scaled
         self.mixer = Geometric(weights, takes, rates)
 
     def give_birth(self) -> None:
@@ -401,15 +401,19 @@ class ReferenceMember:
         y: int,
         weight: float = 1.0,
         boosted: list[float] | None = None,
+        scaled: list[float] | None = None,
     ) -> tuple[list[float], list[float]]:
         """Return what the permanent tree and the member forecast.
 
         ``boosted`` is what the boosted set answers, None while there is none; of a number it is
-        the mean, and the variance is the permanent tree's.
+        the mean, and the variance is the permanent tree's. ``scaled`` is what the member's scaled
+        trees forecast.
         """
         if self.t % (1 << self.first) == 0:
             self.give_birth()
         inputs = self.inputs(x, y)
+        if self.has_scaled:
+            inputs.append(inputs[0] if scaled is None else scaled)
         if self.has_boosted:
             answer = [] if boosted is None else boosted
             inputs.append([*answer, *inputs[0][len(answer) :]])
@@ -427,10 +431,10 @@ class ReferenceDriftForest:
 
     def __init__(
         self, seed: int, n: int, d: int, n_classes: int, alpha: float, first: int, last: int,
-        has_boosted: bool = False,
+        has_boosted: bool = False, has_scaled: bool = False,
     ) -> None:  # fmt: skip
         self.members = [
-            ReferenceMember(seed, i, d, n_classes, alpha, first, last, has_boosted)
+            ReferenceMember(seed, i, d, n_classes, alpha, first, last, has_boosted, has_scaled)
             for i in range(n)
         ]
         self.guard = self.new_guard()
@@ -463,8 +467,13 @@ class ReferenceDriftForest:
         y: int,
         weight: float = 1.0,
         boosted: list[float] | None = None,
+        scaled: Sequence[list[float] | None] | None = None,
     ) -> list[float]:
-        both = [member.forecast_and_learn(x, y, weight, boosted) for member in self.members]
+        each = [None] * len(self.members) if scaled is None else scaled
+        both = [
+            member.forecast_and_learn(x, y, weight, boosted, own)
+            for member, own in zip(self.members, each, strict=True)
+        ]
         inputs = self.guard_inputs(*zip(*both, strict=True))
         mixed = self.guard.mix(inputs)
         self.guard.learn(inputs, y, weight)

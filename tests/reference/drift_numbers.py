@@ -265,12 +265,13 @@ class NumberMember(ReferenceMember):
     """A permanent tree, covering trees and their mixture."""
 
     def __init__(
-        self, seed: int, number: int, d: int, first: int, last: int, has_boosted: bool = False
-    ) -> None:
-        super().__init__(seed, number, d, 2, 1.0, first, last, has_boosted)
+        self, seed: int, number: int, d: int, first: int, last: int, has_boosted: bool = False,
+        has_scaled: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(seed, number, d, 2, 1.0, first, last, has_boosted, has_scaled)
         memory = KeptMoments(False)
         self.permanent = ReferenceTree(memory, seed, number, rate=8.0, rate_per_variance=True)
-        g = 2 + last - first + has_boosted
+        g = 2 + last - first + has_scaled + has_boosted
         alone = [0, g - 1] if has_boosted else [0]
         self.mixer = Linear(
             [[1.0 / g] * g for _ in RATES] + [[1.0] for _ in alone],
@@ -313,9 +314,12 @@ class ReferenceNumberForest:
     """Members and their guard."""
 
     def __init__(
-        self, seed: int, n: int, d: int, first: int, last: int, has_boosted: bool = False
-    ) -> None:
-        self.members = [NumberMember(seed, i, d, first, last, has_boosted) for i in range(n)]
+        self, seed: int, n: int, d: int, first: int, last: int, has_boosted: bool = False,
+        has_scaled: bool = False,
+    ) -> None:  # fmt: skip
+        self.members = [
+            NumberMember(seed, i, d, first, last, has_boosted, has_scaled) for i in range(n)
+        ]
         self.guard = self.new_guard()
 
     def new_guard(self, delay: int = 1) -> Linear:
@@ -341,8 +345,13 @@ class ReferenceNumberForest:
         y: float,
         weight: float = 1.0,
         boosted: list[float] | None = None,
+        scaled: Sequence[list[float] | None] | None = None,
     ) -> list[float]:
-        both = [member.forecast_and_learn(x, y, weight, boosted) for member in self.members]
+        each = [None] * len(self.members) if scaled is None else scaled
+        both = [
+            member.forecast_and_learn(x, y, weight, boosted, own)
+            for member, own in zip(self.members, each, strict=True)
+        ]
         inputs = self.guard_inputs(*zip(*both, strict=True))
         mixed = self.guard.mix(inputs)
         self.guard.learn(inputs, y, weight)

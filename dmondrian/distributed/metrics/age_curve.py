@@ -13,11 +13,12 @@ from typing import Any
 
 from dmondrian._text.wording import counted
 from dmondrian.distributed.metrics.baselines import number_of
+from dmondrian.ensemble.settings.stored_parameters import mixes_boosted_sets, mixes_scaled_trees
 
 AGE_POINTS = 128
 """Most points; beyond, every second one is dropped."""
 
-FOREVER, BOOSTED = "all rows", "boosted sets"
+FOREVER, SCALED, BOOSTED = "all rows", "scaled trees", "boosted sets"
 FIRST_OCTAVE = 5
 _FEWER, _SHOWN = 4.0, 4  # rows of the point that is shown before another; points
 
@@ -29,7 +30,7 @@ class AgeCurve:
     ----------
     points : list of list of float
         Rows, then the share of trees that never forget and of each octave, the youngest first; last
-        that of boosted sets, where there are such.
+        those of :func:`others_of`.
     """
 
     def __init__(self) -> None:
@@ -69,24 +70,31 @@ class AgeCurve:
             point[0] = int(point[0])
 
 
-def age_names(n_octaves: int, first: int = FIRST_OCTAVE, has_boosted: bool = False) -> list[str]:
-    """Return whose shares there are: trees that never forget, each octave, boosted sets."""
+def others_of(parameters: Mapping[str, Any]) -> list[str]:
+    """Return what a forest of these parameters, as JSON, mixes that has no age, in order."""
+    scaled, boosted = mixes_scaled_trees(parameters), mixes_boosted_sets(parameters)
+    return [SCALED] * scaled + [BOOSTED] * boosted
+
+
+def age_names(n_octaves: int, others: Sequence[str] = (), first: int = FIRST_OCTAVE) -> list[str]:
+    """Return whose shares there are: trees that never forget, each octave, and others."""
     octaves = (span_of_ages(k, k + 1, first) for k in range(n_octaves))
-    return [FOREVER, *octaves, *([BOOSTED] if has_boosted else [])]
+    return [FOREVER, *octaves, *others]
 
 
-def boosted_in_words(points: Sequence[Mapping[str, Any]]) -> str:
-    """Return the share of boosted sets at the last point, and at a few of those before.
+def share_in_words(points: Sequence[Mapping[str, Any]], place: int) -> str:
+    """Return one of the shares at the last point, and at a few of those before.
 
     Parameters
     ----------
     points : sequence of {"rows": int, "shares": sequence of float}
-        Of a forest that has such sets.
+    place : int
+        Of the share.
     """
     shown, most = [], float("inf")
     for point in reversed(points):
         if point["rows"] <= most:
-            shown.append(f"{point['shares'][-1]:.0%} after {counted(point['rows'], 'row')}")
+            shown.append(f"{point['shares'][place]:.0%} after {counted(point['rows'], 'row')}")
             most = point["rows"] / _FEWER
     return ", ".join(shown[:_SHOWN][::-1])
 

@@ -68,6 +68,7 @@ from dmondrian.distributed.worker.shard import (
 from dmondrian.distributed.worker.step_queue import StepQueue, Storing
 from dmondrian.distributed.worker.work_units import chunks_of
 from dmondrian.drift.drift_forest import empty_shard, forest_from_state
+from dmondrian.drift.scaled_trees import Scales
 from dmondrian.ensemble.rows.prepared_rows import Preparation
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, CorruptError, OutageError
@@ -81,6 +82,9 @@ PATIENCE = 5.0
 
 SETS = 2**26
 """Bytes of boosted sets that a worker keeps for its shards that come to their row later."""
+
+SCALES = 8
+"""Feature scales of scaled trees that a worker keeps for these shards, by the row of the search."""
 
 LEASE = 1800.0
 """Seconds after which an abandoned run's shards are dropped when another run begins."""
@@ -115,6 +119,7 @@ class HeldRun:
         self.shards: dict[int, Shard] = {}
         self.queue = StepQueue(self.shards, partial(_advance, self))
         self.sets = SingleFlightCache[BoostedSet](SETS, lambda fitted: fitted.n_bytes)
+        self.scales = SingleFlightCache[Scales](SCALES)
         self.touched = time.monotonic()
         readers = min(len(about.get(RANGES, [None])), os.cpu_count() or 1)
         n_chunks = len(self.chunks)
@@ -362,6 +367,8 @@ def _forest(held: HeldRun, order: Restore) -> tuple[Forest, Base | None]:
     forest = found[0]
     if forest.parameters.mixes_boosted_sets:
         forest.boosted.shared = held.sets.get  # all shards learn the same rows
+    if forest.parameters.mixes_scaled_trees:
+        forest.scaled.shared = held.scales.get
     return found
 
 

@@ -32,6 +32,9 @@ class DriftSettings:
     period : str or None
         Time within which labels come together, in the words of a
         :class:`dmondrian.ensemble.settings.label_period.Period`.
+    scaled : bool
+        Whether members mix trees with scales that are found on kept rows, too: those of boosted
+        sets.
     finds_rounds : bool
         Whether boosted sets have as many rounds as are found; those that earlier versions began
         have as many as these had.
@@ -43,9 +46,12 @@ class DriftSettings:
     boosted: bool = False
     period: str | None = None
     finds_rounds: bool = True
+    scaled: bool = False
 
     @classmethod
-    def of_delay(cls, delay: int | str, boosted: bool = False) -> DriftSettings:
+    def of_delay(
+        cls, delay: int | str, boosted: bool = False, scaled: bool = False
+    ) -> DriftSettings:
         """Return the settings of a delay in rows or, as text, in time.
 
         Raises
@@ -54,8 +60,8 @@ class DriftSettings:
             If a text is no length of time.
         """
         if isinstance(delay, str):
-            return cls(boosted=boosted, period=period_of(delay).in_words)
-        return cls(delay=int(delay), boosted=boosted)
+            return cls(boosted=boosted, scaled=scaled, period=period_of(delay).in_words)
+        return cls(delay=int(delay), boosted=boosted, scaled=scaled)
 
     @property
     def length(self) -> Period | None:
@@ -71,6 +77,8 @@ class DriftSettings:
             del values["period"]
         if not (self.boosted and self.finds_rounds):
             del values["finds_rounds"]
+        if not self.scaled:
+            del values["scaled"]
         return values
 
     @classmethod
@@ -82,12 +90,13 @@ class DriftSettings:
         CorruptError
             If they are none.
         """
-        later = {"boosted", "period", "finds_rounds"}
+        later = {"boosted", "period", "finds_rounds", "scaled"}
         names = [field.name for field in dataclasses.fields(cls) if field.name not in later]
         is_sound = isinstance(values, dict) and set(values) - later == set(names)
         is_sound = is_sound and all(type(values[name]) is int for name in names)
         is_sound = is_sound and all(values.get(name, True) is True for name in later - {"period"})
         is_sound = is_sound and ("finds_rounds" not in values or "boosted" in values)
+        is_sound = is_sound and ("scaled" not in values or "finds_rounds" in values)
         is_sound = is_sound and _is_period(values.get("period", "1"))
         if (
             not is_sound

@@ -188,6 +188,11 @@ class ForestParameters(TreeSettings):
         return self.drift is not None and self.drift.boosted
 
     @property
+    def mixes_scaled_trees(self) -> bool:
+        """Whether they are mixed with trees of scales that are found on kept rows, too."""
+        return self.drift is not None and self.drift.scaled
+
+    @property
     def has_boxes(self) -> bool:
         """Whether nodes store the range of their rows."""
         return self.system.has_boxes

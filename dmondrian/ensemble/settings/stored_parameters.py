@@ -25,6 +25,11 @@ def mixes_boosted_sets(parameters: Mapping[str, Any]) -> bool:
     return (parameters.get("drift") or {}).get("boosted") is True
 
 
+def mixes_scaled_trees(parameters: Mapping[str, Any]) -> bool:
+    """Return whether they are mixed with trees of scales that are found on kept rows, too."""
+    return (parameters.get("drift") or {}).get("scaled") is True
+
+
 def is_density(parameters: Mapping[str, Any]) -> bool:
     """Return whether rows have no labels, and predictions are densities."""
     return (parameters.get("cost") or {}).get("loss") == "density"
