@@ -111,7 +111,7 @@ def test_a_missing_value_among_sparse_rows_is_one_that_is_stored() -> None:
 
 @pytest.mark.usefixtures("small_parts")
 def test_nothing_is_learned_of_rows_among_which_one_is_outside_the_cube() -> None:
-    forest = MondrianForestRegressor(**TWO, domain="cube").fit(X[:100], TARGETS[:100])
+    forest = AMFRegressor(**TWO, domain="cube").fit(X[:100], TARGETS[:100])
     before = bytes_of(forest)
     wrong = X[100:].copy()
     wrong[-1, 0] = 1.5

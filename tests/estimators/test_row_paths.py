@@ -9,6 +9,7 @@ import pytest
 
 from dmondrian import (
     AMFClassifier,
+    AMFRegressor,
     MondrianForestRegressor,
     OnlineRandomForestClassifier,
 )
@@ -22,7 +23,7 @@ TWO: dict[str, Any] = {"n_estimators": 2, "random_state": 0}
 FORESTS = [
     AMFClassifier(**TWO, feature_scales=[1.0, 4.0, 0.5]),
     AMFClassifier(**TWO, drift="follow"),
-    MondrianForestRegressor(**TWO, domain="cube", clip=True),
+    AMFRegressor(**TWO, domain="cube", clip=True),
     MondrianForestRegressor(**TWO, lifetime=3.0),
     OnlineRandomForestClassifier(**TWO),
 ]

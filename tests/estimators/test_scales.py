@@ -204,8 +204,7 @@ def test_scales_are_learned_unasked_where_that_is_quick() -> None:
     assert AMFRegressor(feature_units=None)._auto_settings(2, 0) == ("feature_scales",)
     asked = AMFRegressor(feature_scales="learned", domain="cube")._auto_settings(2, 0)
     assert asked == ("feature_scales",)
-    X, y = wave(10)
-    AMFClassifier(1, domain="cube", calibrate=False).fit(X, y > y.mean())
+    AMFRegressor(1, domain="cube").fit(*wave(10))
 
 
 @pytest.mark.parametrize("scales", [[1.0], [1.0, 1e39], [1.0, 0.0], [1.0, float("nan")], [1, 1]])
