@@ -84,6 +84,20 @@ def forget_objects() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def unforced(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave it to the system when what this process stores comes to the disk: no power fails here.
+
+    A run of a test forces a hundred files and folders to it, on a slow disk for half of its time.
+    The tests of stores do, and all in the thorough run.
+    """
+    place = request.path.relative_to(Path(__file__).parent).as_posix()
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("DMONDRIAN_THOROUGH") != "1" and not place.startswith("store/"):
+            patch.setattr("dmondrian.store.store._fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
 def forked_workers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fork Dask's workers from a process that has imported it, as Dask's own tests do.
 

@@ -71,6 +71,6 @@ def test_the_other_tests_of_a_process_that_was_lost_are_run(tmp_path: Path) -> N
     command = [sys.executable, "-m", "pytest", "-p", "tests.silence", *options,
                f"--rootdir={tmp_path}", str(tmp_path)]  # fmt: skip
     done = subprocess.run(
-        command, cwd=PROJECT, capture_output=True, text=True, timeout=30, check=False
+        command, cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False
     )
     assert "1 failed, 11 passed" in done.stdout  # the lost one, and all of them

@@ -149,27 +149,27 @@ def test_rows_are_learned_once_whatever_becomes_of_files_and_process(
         file.write(half[len(half) // 2 :])
     order.append(str(data / "b.parquet"))
     wait(process, lambda: learned(run) == 2100)
-    order.append(put(data, "d.parquet", 3, 60_000))
+    order.append(put(data, "d.parquet", 3, 30_000))
     wait(process, lambda: learned(run) > 2100)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    assert 2100 < learned(run) < 62_100
+    assert 2100 < learned(run) < 32_100
     order.append(put(data, "e.parquet", 4, 300))
     process = following()
-    wait(process, lambda: learned(run) == 62_400)
+    wait(process, lambda: learned(run) == 32_400)
     assert len(list((run / "manifests").iterdir())) < 50
     process.send_signal(signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, stderr
     assert "stopped; all rows that were learned are saved" in stderr
-    assert "62,400 in all, saved in" in stdout
+    assert "32,400 in all, saved in" in stdout
     # The newest two, and one that does without what these differ from.
     assert len(list((run / "manifests").iterdir())) in (2, 3)
     call("train", write_job(tmp_path, order, "straight", shared))
     assert states(run) == states(tmp_path / "straight")
     manifests = [Run.open(one).latest() for one in (run, tmp_path / "straight")]
     there, expected = (one.metrics["progressive"] for one in manifests if one is not None)
-    assert there["rows"] == expected["rows"] == 62_400
+    assert there["rows"] == expected["rows"] == 32_400
 
 
 @pytest.mark.thorough

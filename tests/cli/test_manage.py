@@ -105,7 +105,8 @@ def test_a_run_is_followed_and_cancelled_from_elsewhere(
     follower = start("describe", run, "--follow", "--json")
     canceller = start("cancel", run, "--json")
     wait_for(lambda: list((run / "lease").glob("*.stop")), canceller)
-    time.sleep(2)
+    assert follower.stderr is not None
+    assert f"process {process.pid} on" in follower.stderr.readline()  # it has looked
     process.send_signal(signal.SIGCONT)
     end(process, 130)
     cancelled = events(end(canceller, 0))[-1]

@@ -39,15 +39,10 @@ KILLED = {  # workers of each job that loses one
 }
 # One job of each kind; the thorough run has all.
 FEW = {("amf-classifier, following in blocks", 2), ("amf-regressor, following by time", 5)}
-LOSING = "amf-regressor, following"
 CASES = [
     pytest.param(name, n, marks=() if (name, n) in FEW else pytest.mark.thorough)
     for name in NAMES
     for n in (1, 2, 5)
-]
-LOSSES = [
-    pytest.param(name, n, marks=() if name == LOSING else pytest.mark.thorough)
-    for name, n in KILLED.items()
 ]
 
 
@@ -83,7 +78,8 @@ def test_digests_do_not_depend_on_workers(tmp_path: Path, name: str, n_workers: 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize(("name", "n_workers"), LOSSES)
+@pytest.mark.parametrize(("name", "n_workers"), KILLED.items())
+@pytest.mark.thorough
 def test_digests_do_not_depend_on_workers_that_were_killed(
     tmp_path: Path, name: str, n_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

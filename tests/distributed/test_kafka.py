@@ -91,6 +91,7 @@ def wait_for(rows: int, run: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.thorough
 def test_a_follower_that_is_killed_learns_each_message_once(
     broker: tuple[Any, dict[str, str]], client: Client, tmp_path: Path
 ) -> None:

@@ -65,7 +65,7 @@ def test_a_finished_run_leaves_nothing(fit: Fit, own: Client) -> None:
 def test_a_run_stopped_in_the_middle_leaves_nothing(fit: Fit, own: Client) -> None:
     stop = Stop()
     with pytest.raises(KeyboardInterrupt, match="in the middle") as raised:
-        fit(client=own, progress=stop)
+        fit(client=own, progress=stop, window=1)
     assert stop.rows > 0
     wait_until_empty(own)
     assert raised.tb is not None

@@ -54,10 +54,11 @@ def test_a_job_whose_files_are_all_in_a_bucket(
     )
     assert sharded["trees_sharded"] > 1
     follows = AMFClassifier(3, drift="follow", delay=64, random_state=7)
-    run = train(follows, f"{bucket}/data", run=f"{bucket}/follows", **options)
-    assert load(run.run_url).forest_.guard.position == ROWS
-    assert train(follows, f"{bucket}/data", run=run.run_url, **options).metrics == run.metrics
-    assert score(run.run_url, f"{bucket}/data", f"{bucket}/scored", client=client)["rows"] == ROWS
+    part = f"{bucket}/data/part-0.parquet"
+    run = train(follows, part, run=f"{bucket}/follows", **options)
+    assert load(run.run_url).forest_.guard.position == ROWS // 2
+    assert train(follows, part, run=run.run_url, **options).metrics == run.metrics
+    assert score(run.run_url, part, f"{bucket}/scored", client=client)["rows"] == ROWS // 2
     compared = compare_runs([undisturbed.run_url, f"{bucket}/run@{ROWS}", run.run_url])
     assert compared["alike"] == [{"runs": ["A", "B"], "rows": ROWS, "delay": 1}]  # of copies
     parts = [name for name in store.list("scores") if name.endswith(".parquet")]

@@ -21,7 +21,7 @@ from tests.estimators.test_amf import rows, same_forest
 KINDS = [MondrianForestClassifier, MondrianForestRegressor]
 WAYS = [
     (MondrianForestClassifier, {"aggregation": "mean"}),
-    (MondrianForestClassifier, {"aggregation": "vote", "domain": "cube"}),
+    (MondrianForestClassifier, {"aggregation": "vote"}),
     (MondrianForestClassifier, {"aggregation": "hierarchy", "lifetime": 5.0}),
     (MondrianForestRegressor, {"domain": "cube", "lifetime": PowerLifetime(1.5, 0.25)}),
     (MondrianForestRegressor, {"aggregation": "hierarchy"}),
@@ -177,12 +177,20 @@ def test_the_hierarchy_knows_how_sure_it_is() -> None:
 
 def test_amf_learns_on_the_cube() -> None:
     X, y = rows(2000), rows(2000)[:, 0] > 0.5
-    forest = AMFClassifier(domain="cube", random_state=0).fit(X[:1500], y[:1500])
+    given = {"domain": "cube", "calibrate": False, "random_state": 0}
+    forest = AMFClassifier(**given).fit(X[:1500], y[:1500])
     assert forest.score(X[1500:], y[1500:]) > 0.9
-    smooth = AMFRegressor(domain="cube", random_state=0).fit(X[:1500], X[:1500, 0])
+    smooth = AMFRegressor(**given).fit(X[:1500], X[:1500, 0])
     assert smooth.score(X[1500:], X[1500:, 0]) > 0.8
     with pytest.raises(ParameterError, match="own lifetime"):
         forest.forest_.predict_sums(X, lifetimes=np.array([1.0]))
+
+
+@pytest.mark.thorough
+def test_amf_calibrates_on_the_cube() -> None:
+    X, y = rows(2000), rows(2000)[:, 0] > 0.5
+    forest = AMFClassifier(domain="cube", random_state=0).fit(X[:1500], y[:1500])
+    assert forest.score(X[1500:], y[1500:]) > 0.9
 
 
 def test_merged_estimators_are_the_one_that_learned_all_rows() -> None:

@@ -57,11 +57,13 @@ CASES = [
     (AMFClassifier(3, **{**FIXED, "calibrate": True}), True, True),
     (AMFClassifier(3, **CALIBRATED), True, True),
     (AMFClassifier(19, **CALIBRATED, max_nodes=21, predict_extension="expected"), True, True),
-    pytest.param(  # compiled for these alone, as is the last
+    pytest.param(  # compiled for these alone, as are others that are thorough
         AMFClassifier(3, **CALIBRATED, use_aggregation=False), True, True,
         marks=pytest.mark.thorough,
     ),
-    (AMFClassifier(3, **CALIBRATED, domain="cube"), False, True),
+    pytest.param(
+        AMFClassifier(3, **CALIBRATED, domain="cube"), False, True, marks=pytest.mark.thorough
+    ),
     (AMFRegressor(3, **RATE, calibrate=True), False, True),
     (AMFClassifier(3, feature_scales="learned", warmup_rows=100, calibrate=False), True, True),
     (AMFRegressor(3, **RATE), True, True),
@@ -74,7 +76,9 @@ CASES = [
     (MondrianForestRegressor(3, aggregation="hierarchy", lifetime=2.5, **UNSCALED), True, False),
     (MondrianForestClassifier(3, lifetime=PowerLifetime(0.5, 0.3), calibrate="auto"), True, True),
     (OnlineRandomForestClassifier(3, min_samples_leaf=2.0), True, True),
-    (OnlineRandomForestClassifier(3, aggregation="vote"), True, True),
+    pytest.param(
+        OnlineRandomForestClassifier(3, aggregation="vote"), True, True, marks=pytest.mark.thorough
+    ),
     (OnlineRandomForestRegressor(3, min_samples_leaf=2.0), True, True),
     (GeneralizedMondrianForestRegressor(3), False, True),
     pytest.param(

@@ -193,7 +193,7 @@ def test_losses_of_numbers(rows, asked, settings) -> None:
     [
         (lambda: AMFClassifier(predict_extension="expected"), "vary within a leaf"),
         (lambda: MondrianForestClassifier(aggregation="hierarchy"), "vary within a leaf"),
-        (lambda: AMFClassifier(domain="cube", clip=True), "no list of leaves"),
+        (lambda: AMFClassifier(domain="cube", clip=True, calibrate=False), "no list of leaves"),
         (
             lambda: GeneralizedMondrianForestRegressor(
                 loss=ConvexLoss(lambda z, y: (z - y) ** 2, lambda z, y: 2.0 * (z - y))

@@ -171,7 +171,7 @@ class TestDepth(Question):
     made_in = "dmondrian.ensemble.predict"
 
     def estimator(self) -> Any:
-        return AMFClassifier(2, use_aggregation=False, random_state=0)
+        return AMFRegressor(2, use_aggregation=False, calibrate=False, random_state=0)
 
     def ask(self, estimator: Any, X: np.ndarray) -> np.ndarray:
         return estimator.weighted_depth(X)

@@ -124,6 +124,24 @@ def test_full_disk(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="what a handle is of is in /proc alone")
+def test_what_is_stored_is_forced_to_the_disk_with_the_folders_that_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: list[str] = []
+    fsync = os.fsync
+
+    def note(handle: int) -> None:
+        forced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    store = open_store(tmp_path)
+    monkeypatch.setattr(os, "fsync", note)
+    store.put("a/b/c", b"x")
+    store.put_new("d", b"y")
+    assert forced == [str(tmp_path / name) for name in ("a/b/c", "a/b", "a", "", "d", "")]
+
+
 WRITER = """
 import sys
 from dmondrian.store import open_store

@@ -16,6 +16,7 @@ from distributed import Client, LocalCluster, Worker
 
 from dmondrian.distributed import TrainedRun, score
 from dmondrian.distributed.cluster import local_restarts
+from dmondrian.distributed.cluster import workers as workers_module
 from dmondrian.distributed.cluster.local_restarts import RESTARTS, TIMEOUT
 from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.distributed.worker.tasks import ShardHolder
@@ -175,12 +176,13 @@ def test_workers_that_never_start_end_a_run_with_the_reason(
     fit: Fit, cluster: Grow, monkeypatch: pytest.MonkeyPatch, warned: Callable[[], list[str]]
 ) -> None:
     monkeypatch.setattr(local_restarts, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(workers_module, "POLL_SECONDS", 0.05)
     made, client = cluster(1)
     Workers(client).refresh(now=True)
     made.new_spec["cls"] = WithoutDisk
     close_all(made)
     wait_until(lambda: not workers_of(client))
-    monkeypatch.setattr(Workers, "__init__", giving_up_after(2.0 + RESTARTS))
+    monkeypatch.setattr(Workers, "__init__", giving_up_after(5.0))
     with pytest.raises(ClusterError, match="has no workers") as raised:
         fit(client=client)
     for text in ("none of the 1 worker ", f"started again ({RESTARTS} times)", "the same command"):

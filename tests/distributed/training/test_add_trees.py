@@ -93,7 +93,7 @@ def test_growth_that_was_killed_goes_on_and_nobody_sees_half_of_it(
 ) -> None:
     folder = copy_of(undisturbed, tmp_path / "grown")
     with pytest.raises(StopError):
-        grow(folder, 10, client=client, checkpoint_every=500, progress=stop_after(1000))
+        grow(folder, 10, client=client, checkpoint_every=500, window=1, progress=stop_after(1000))
     (part,) = parts_of(Run.open(folder))
     assert 0 < part.manifests()[-1] < ROWS
     assert dmondrian.load(folder).n_estimators == 6
@@ -126,7 +126,7 @@ def test_only_a_finished_run_grows_and_only_upwards(
     fit: Fit, client: Client, undisturbed: TrainedRun, tmp_path: Path, talkative: None
 ) -> None:
     with pytest.raises(StopError):
-        fit("half", progress=stop_after(1000))
+        fit("half", progress=stop_after(1000), window=1)
     with pytest.raises(CheckpointError, match=r"has learned \d+ of 6000 rows"):
         grow(tmp_path / "half", 10, client=client)
     for n_estimators in (6, 0, True):
@@ -178,7 +178,7 @@ def test_a_run_that_is_in_the_middle_takes_new_files_too(
 ) -> None:
     fit = partial(fit, estimator=forest(**SETTINGS))
     with pytest.raises(StopError):
-        fit("appended", data=arriving, progress=stop_after(1000))
+        fit("appended", data=arriving, progress=stop_after(1000), window=1)
     shutil.copy2(adult / "part-1.parquet", arriving / "a-file-that-sorts-first.parquet")
     run = fit("appended", data=arriving)
     assert 1000 <= run.summary["resumed_at"] < ROWS // 2
@@ -240,7 +240,7 @@ def test_a_command_that_is_refused_leaves_alone_where_the_data_are(
     monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
     moved = copy_folder(arriving, tmp_path / "moved")
     with pytest.raises(StopError):
-        fit("run", data=arriving, progress=stop_after(1000))
+        fit("run", data=arriving, progress=stop_after(1000), window=1)
     (tmp_path / "arriving").rename(tmp_path / "hidden")  # as where another host has its data
     run = Run.open(tmp_path / "run")
     noted = run.stream.places()
@@ -272,7 +272,9 @@ def test_growth_that_is_refused_leaves_alone_where_the_data_are(
     monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
     run = fit("run", data=arriving)
     with pytest.raises(StopError):
-        grow(run.run_url, 8, client=client, checkpoint_every=500, progress=stop_after(500))
+        grow(
+            run.run_url, 8, client=client, checkpoint_every=500, window=1, progress=stop_after(500)
+        )
     (part,) = parts_of(Run.open(run.run_url))
     noted = part.stream.places()
     moved = arriving.rename(tmp_path / "moved")
@@ -310,7 +312,7 @@ def test_growth_finishes_what_was_begun_before_it(
 ) -> None:
     folder = copy_of(undisturbed, tmp_path / "grown")
     with pytest.raises(StopError):
-        grow(folder, 8, client=client, checkpoint_every=500, progress=stop_after(1000))
+        grow(folder, 8, client=client, checkpoint_every=500, window=1, progress=stop_after(1000))
     with pytest.raises(CheckpointError, match="000006-000008 is not finished"):
         merge([folder, undisturbed.run_url], tmp_path / "merged")
     with pytest.raises(ParameterError, match=r"000006-000008 is not finished: delete it"):

@@ -68,7 +68,7 @@ def test_a_run_has_the_exponent_of_one_process(
         pytest.param({"n_shards": 1}, marks=pytest.mark.thorough),
         pytest.param({"n_shards": 2, "checkpoint_every": "0.01 s"}, marks=pytest.mark.thorough),
         {"n_shards": 6, "window": 1, "checkpoint_every": None},
-        {"progressive": False},
+        pytest.param({"progressive": False}, marks=pytest.mark.thorough),
     ],
     ids=str,
 )

@@ -46,7 +46,7 @@ def test_a_run_learns_a_table_as_it_grows_to_the_bytes_of_its_rows_as_plain_file
     append(1500)
     append(700)
     with pytest.raises(StopError):
-        fit("run", data=table, progress=stop, **OFTEN)
+        fit("run", data=table, progress=stop, window=1, **OFTEN)
     fit("plain", data=plain)
     DeltaTable(table).optimize.compact()  # what is not learned yet is read as it was
     assert fit("run", data=table).summary["resumed_at"] == 1000

@@ -84,7 +84,7 @@ def test_a_cluster_without_workers_is_asked_for_one_and_may_take_it_back(
 def test_a_demand_that_nobody_met_is_taken_back(
     fit: Fit, cluster: Grow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Workers, "__init__", giving_up_after(1.5))
+    monkeypatch.setattr(Workers, "__init__", giving_up_after(4.0))
     _, client = cluster(0)
     seen: set[int] = set()
     with pytest.raises(ClusterError, match="has no workers") as raised:

@@ -111,7 +111,7 @@ def test_files_that_were_learned_may_change_and_the_run_goes_on_to_the_same_byte
     write_files(folder, last=8)
     write_files(whole, last=8)
     with pytest.raises(StopError):
-        fit("run", data=folder, progress=stop_after(2000))
+        fit("run", data=folder, progress=stop_after(2000), window=1)
     position = max(Run.open(tmp_path / "run").manifests())
     assert 2000 <= position < 4000
     for path in sorted(folder.iterdir())[: position // GROUP]:
@@ -140,7 +140,7 @@ def test_small_files_before_a_checkpoint_within_those_read_together_may_go(
         write_files(one, last=250, rows=20)
     options: dict[str, Any] = {"checkpoint_every": "740 rows", "weight": None}
     with pytest.raises(StopError):
-        fit("run", data=folder, progress=stop_after(1400), **options)
+        fit("run", data=folder, progress=stop_after(1400), window=1, **options)
     position = max(Run.open(tmp_path / "run").manifests())
     assert position % 1020 != 0  # files are read 51 at a time
     for path in sorted(folder.iterdir())[: position // 20]:
@@ -168,7 +168,7 @@ def test_rows_without_a_target_and_weights_are_placed_though_files_before_them_a
     options: dict[str, Any] = {"null_target": "drop", "weight": "w"}
     options["checkpoint_every"] = "330 rows"
     with pytest.raises(StopError):
-        fit("run", data=folder, progress=stop_after(1300), **options)
+        fit("run", data=folder, progress=stop_after(1300), window=1, **options)
     position = max(Run.open(tmp_path / "run").manifests())
     for path in sorted(folder.iterdir())[: position // 50]:
         path.unlink()
@@ -183,7 +183,7 @@ def test_a_file_that_is_not_learned_yet_is_needed(fit: Fit, tmp_path: Path) -> N
     folder = tmp_path / "data"
     write_files(folder)
     with pytest.raises(StopError):
-        fit("run", data=folder, progress=stop_after(2000))
+        fit("run", data=folder, progress=stop_after(2000), window=1)
     last = folder / f"hour-{FILES - 1:04d}.parquet"
     content = last.read_bytes()
     last.unlink()
@@ -206,7 +206,7 @@ def test_files_that_are_mixed_are_needed_until_all_of_them_are_learned(
     write_files(folder)
     options: dict[str, Any] = {"data": folder, "shuffle": True}
     with pytest.raises(StopError):
-        fit("run", progress=stop_after(2000), **options)
+        fit("run", progress=stop_after(2000), window=1, **options)
     first = folder / "hour-0000.parquet"
     first.rename(tmp_path / "away")
     with pytest.raises(PlanError, match=r"hour-0000\.parquet is gone"):
@@ -240,7 +240,7 @@ def test_a_loss_replays_from_the_last_checkpoint_without_the_files_before(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dmondrian.distributed.worker.work_units.UNIT_ROWS", 500)
         patch.setattr("dmondrian.distributed.cluster.progress.ProgressReporter.interval", 0.0)
-        run = train(forest(), folder, run=tmp_path / "run", progress=expire, **options)
+        run = train(forest(), folder, run=tmp_path / "run", progress=expire, window=1, **options)
     assert lost
     assert run.summary["recoveries"] > 0
     straight = train(forest(), whole, run=tmp_path / "straight", **options)

@@ -175,7 +175,7 @@ def test_a_worker_that_joins_takes_members_over(run: TrainedRun, fit: Fit, clust
 def test_a_stopped_run_goes_on_amid_a_block(run: TrainedRun, fit: Fit) -> None:
     options = {"estimator": following(**settings_of(run)), "checkpoint_every": "700 rows"}
     with pytest.raises(StopError):
-        fit(progress=stop_after(1400), **options)
+        fit(progress=stop_after(1400), window=1, **options)
     again = fit(**options)
     assert 0 < again.summary["resumed_at"] < ROWS
     assert digests(again) == digests(run)
@@ -346,7 +346,7 @@ def test_a_run_without_metrics_has_a_guard_all_the_same(run: TrainedRun, fit: Fi
 
 @pytest.mark.parametrize(
     "others",
-    [{"delay": 1}, pytest.param({"delay": 64}, marks=pytest.mark.thorough), BOOSTED],
+    [*(pytest.param({"delay": n}, marks=pytest.mark.thorough) for n in (1, 64)), BOOSTED],
     ids=str,
 )
 def test_numbers_are_followed_with_their_deviation(

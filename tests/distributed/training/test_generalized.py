@@ -154,4 +154,4 @@ def test_negative_counts_end_a_run_with_their_reason(fit: Fit, tmp_path: Path) -
     pq.write_table(pa.table({"x": rng.random(600), "y": y}), data / "part-0.parquet")
     estimator = GeneralizedMondrianForestRegressor(2, loss="poisson", random_state=0)
     with pytest.raises(DataError, match="expected labels >= 0, got -3"):
-        fit("counts", estimator=estimator, data=data, target="y")
+        fit("counts", estimator=estimator, data=data, target="y", progressive=False)

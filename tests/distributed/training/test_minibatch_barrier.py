@@ -285,6 +285,7 @@ def test_lost_and_joining_workers_replay_the_same_rounds(fit: Fit, cluster: Grow
 
 
 @pytest.mark.usefixtures("talkative")
+@pytest.mark.thorough
 def test_a_killed_worker_costs_no_byte(fit: Fit, pair: Client) -> None:
     kept = {"estimator": regressor(), "target": "age", "n_shards": 4}
     pid = min(pair.run(os.getpid).values())

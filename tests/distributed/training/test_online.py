@@ -70,11 +70,14 @@ def test_scores_under_a_limit_of_memory_are_the_same(
     assert in_parts == at_once
 
 
-def test_numbers_are_learned_and_impossible_settings_refused(fit: Fit) -> None:
+@pytest.mark.parametrize("progressive", [True, False])
+@pytest.mark.thorough(but="False")
+def test_numbers_are_learned_and_impossible_settings_refused(fit: Fit, progressive: bool) -> None:
     estimator = OnlineRandomForestRegressor(2, random_state=7)
-    run = fit("online-age", estimator=estimator, target="age")
+    run = fit("online-age", estimator=estimator, target="age", progressive=progressive)
     assert same_forest(OnlineRandomForestRegressor(2, random_state=7).fit(*rows_of(run)),
                        run.to_local())  # fmt: skip
-    assert 0.0 < run.metrics["mae"] < 20.0
+    if progressive:
+        assert 0.0 < run.metrics["mae"] < 20.0
     with pytest.raises(ParameterError, match="must_split_ratio"):
         fit("impossible", estimator=OnlineRandomForestClassifier(must_split_ratio=0.5))

@@ -60,7 +60,9 @@ def test_checkpoints_are_at_the_rows_asked_for_and_a_run_goes_on_from_them(
     options: dict[str, Any] = {"data": one_group, "null_target": "drop", "shuffle": shuffle}
     straight = fit("straight", checkpoint_every=None, **options)
     with pytest.raises(StopError):
-        fit("stopped", checkpoint_every="700 rows", progress=stop_after(1400), **options)
+        fit(
+            "stopped", checkpoint_every="700 rows", progress=stop_after(1400), window=1, **options
+        )  # fmt: skip
     run = fit("stopped", checkpoint_every="1100 rows", **options)
     positions = sorted(Run.open(run.run_url).manifests())
     assert positions == [700, 1400, 2200, 3300, 4400, 5500, ROWS]
@@ -122,7 +124,7 @@ def test_a_run_that_an_earlier_version_shuffled_goes_on_and_grows_as_it_began(
         patch.setattr(run_setup, "make_plan", earlier)
         straight = fit("straight", **options)
         with pytest.raises(StopError):
-            fit("run", progress=stop_after(1000), **OFTEN, **options)
+            fit("run", progress=stop_after(1000), window=1, **OFTEN, **options)
         damaged = fit("damaged", checkpoint_every=None, **options)
     assert not straight.plan.bands
     expected = digests(straight)

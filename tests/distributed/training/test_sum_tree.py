@@ -94,6 +94,7 @@ def test_a_run_is_the_same_on_any_number_of_workers(
 
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("kind", ["numbers", "following"])
+@pytest.mark.thorough(but="following")
 def test_sums_of_floats_and_of_members_are_the_same(
     fit: Fit,
     cluster: Grow,

@@ -141,7 +141,7 @@ def test_a_killed_worker_costs_its_shards_a_replay_and_nothing_else(
         kill = KillAt(client, 2000)
         run = train(
             forest(), adult, target="income", run=tmp_path / "run", client=client,
-            checkpoint_every="1000 rows", progress=kill,
+            checkpoint_every="1000 rows", progress=kill, window=1,
         )  # fmt: skip
     assert len(kill.killed) == 1
     assert digests(run) == digests(undisturbed)
