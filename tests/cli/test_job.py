@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 import os
 import re
 import textwrap
@@ -424,8 +425,9 @@ def test_every_parameter_of_the_estimator_can_be_set(tmp_path, override, name, v
 def test_a_delay_is_of_a_forest_that_follows_the_stream(tmp_path):
     job = read_job(write(tmp_path, GOOD), ["forest.drift=follow", "forest.delay=64"])
     assert build_estimator(job).delay == 64
-    both = ["forest.drift=follow", 'forest.experts=["mondrian", "boosted"]']
-    assert tuple(build_estimator(read_job(write(tmp_path, GOOD), both)).experts) == EXPERTS
+    for given in (EXPERTS[:2], EXPERTS):
+        both = ["forest.drift=follow", f"forest.experts={json.dumps(given)}"]
+        assert tuple(build_estimator(read_job(write(tmp_path, GOOD), both)).experts) == given
     for overrides, message in (
         (["forest.delay=64"], r"--set forest.delay=64: \[forest\] delay = 64 goes with"),
         (["forest.drift=follow", "forest.calibrate=true"], r"forest.calibrate=true: .*go with"),

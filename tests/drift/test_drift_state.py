@@ -82,7 +82,7 @@ def test_a_state_with_blocks_of_another_time_is_refused() -> None:
     with pytest.raises(CorruptError, match="blocks of time after 100 rows"):
         forest_from_state(without, trees)
     plain = {name: value for name, value in header["drift"].items() if name != "clock"}
-    with pytest.raises(CorruptError, match="versions 1 to 16"):
+    with pytest.raises(CorruptError, match="versions 1 to 20"):
         forest_from_state({**header, "drift": plain}, trees)
     with pytest.raises(CorruptError, match="blocks of time after 100 rows"):
         forest_from_state({**header, "drift": {**plain, "version": 3}}, trees)

@@ -13,7 +13,7 @@ from tests.reference.amf import ReferenceTree
 from tests.reference.drift import ExactCounts, OddsTree
 from tests.reference.drift_numbers import KeptMoments, laws_of, mixture_of_laws, way
 
-N_TREES, SEED = 4, 0x5CA1ED
+N_TREES, SEED = 8, 0x5CA1ED
 
 
 def births_until(n: int, first: int, longest_life: int) -> list[int]:

@@ -12,7 +12,8 @@ from dmondrian.distributed.metrics.age_curve import (
     AGE_POINTS,
     AgeCurve,
     age_names,
-    boosted_in_words,
+    others_of,
+    share_in_words,
 )
 from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.drift.member import Ages
@@ -34,19 +35,27 @@ def test_it_is_thinned_by_number_alone_and_goes_on_from_json() -> None:
 
 def test_ages_are_named_as_members_cover_them() -> None:
     ages = Ages()
-    names = age_names(ages.n_octaves, ages.first)
+    names = age_names(ages.n_octaves, (), ages.first)
     assert names[:2] == ["all rows", "32 to 64 rows"]
     assert names[-1] == "32,768 to 65,536 rows"
     assert names == age_names(ages.n_octaves)
-    assert age_names(ages.n_octaves, has_boosted=True) == [*names, "boosted sets"]
+    for drift, others in (
+        ({}, []),
+        ({"boosted": True}, ["boosted sets"]),
+        ({"boosted": True, "scaled": True}, ["scaled trees", "boosted sets"]),
+    ):
+        assert others_of({"drift": drift}) == others
+        assert age_names(ages.n_octaves, others) == [*names, *others]
+    assert others_of({"drift": None}) == others_of({}) == []
 
 
-def test_the_share_of_boosted_sets_is_given_at_a_few_rows() -> None:
+def test_a_share_is_given_at_a_few_rows() -> None:
     points = [{"rows": 2**k, "shares": [1.0 - k / 20, k / 20]} for k in range(11)]
-    assert boosted_in_words(points) == (
+    assert share_in_words(points, -1) == (
         "20% after 16 rows, 30% after 64 rows, 40% after 256 rows, 50% after 1,024 rows"
     )
-    assert boosted_in_words(points[:1]) == "0% after 1 row"
+    assert share_in_words(points[:1], -1) == "0% after 1 row"
+    assert share_in_words(points[:1], 0) == "100% after 1 row"
 
 
 def test_metrics_report_them_and_refuse_damaged_ones() -> None:

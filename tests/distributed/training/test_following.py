@@ -29,18 +29,21 @@ from dmondrian.checkpoint.stored_trees import load_trees
 from dmondrian.distributed import TrainedRun, evaluate, grow, predict_proba, score, train
 from dmondrian.distributed.scoring.model_info import open_model
 from dmondrian.distributed.worker import work_units
+from dmondrian.drift import scaled_trees
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.errors import CheckpointError, CorruptError, ParameterError
+from dmondrian.estimators.stream_following import EXPERTS
 from dmondrian.frames import FrameModel
 from tests.distributed.conftest import ADULT, COLUMNS, Fit, Grow, Once, digests, resize, table_of
 from tests.distributed.scoring.test_tree_pipeline import limit_of, manifest, plan_small
 from tests.distributed.training.test_generalized import rows_of
 from tests.distributed.training.test_stream import StopError, stop_after
-from tests.drift.streams import switching
+from tests.drift.streams import early_births, switching
 from tests.reference.boosting import births_until
 
 ROWS = 3000  # members learn a row more slowly than trees do
 BOOSTED: dict[str, Any] = {"delay": 64, "experts": ("mondrian", "boosted")}
+SCALED: dict[str, Any] = {"delay": 64, "experts": ("mondrian", "boosted", "scaled")}
 
 
 def following(n_estimators: int = 5, delay: int = 1, **others: Any) -> AMFClassifier:
@@ -75,9 +78,10 @@ def adult(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scope="module",
     params=[
         pytest.param({"delay": 1}, id="at once"),
-        # Boosted sets are beside the same members, and learn the same blocks.
+        # Boosted sets and scaled trees are beside the same members, and learn the same blocks.
         pytest.param({"delay": 64}, id="in blocks", marks=pytest.mark.thorough),
-        pytest.param(BOOSTED, id="boosted"),
+        pytest.param(BOOSTED, id="boosted", marks=pytest.mark.thorough),
+        pytest.param(SCALED, id="scaled"),
     ],
 )
 def run(
@@ -182,19 +186,27 @@ def test_a_stopped_run_goes_on_amid_a_block(run: TrainedRun, fit: Fit) -> None:
     assert again.metrics == run.metrics
 
 
-def test_shards_of_a_worker_share_the_boosted_sets(
+def test_shards_of_a_worker_share_the_boosted_sets_and_the_scales(
     cluster: Grow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    early_births(monkeypatch)
     X, y = switching(400)
     table = pa.table({**{f"x{j}": X[:, j] for j in range(X.shape[1])}, "y": y})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=50)
     fitted, fit = [], BoostedSet.fit
     monkeypatch.setattr(BoostedSet, "fit", lambda *its: fitted.append(len(its[0])) or fit(*its))
+    searched, search = [], scaled_trees.learn_scales
+    monkeypatch.setattr(
+        scaled_trees,
+        "learn_scales",
+        lambda *its: searched.append(len(its[1][1])) or search(*its),
+    )
     run = train(
-        following(4, experts=("mondrian", "boosted")), tmp_path / "rows.parquet", target="y",
+        following(4, experts=EXPERTS), tmp_path / "rows.parquet", target="y",
         run=tmp_path / "run", client=cluster(1)[1], n_shards=4,
     )  # fmt: skip
     assert fitted == births_until(200) + births_until(400)  # kernels are compiled on 200 rows
+    assert searched == [64, 128, 64, 128, 128, 128]
     shards = [load_trees([blob]) for blob in look_at_model(run.run_url)[0]]
     assert len({shard.boosted.digest for shard in shards}) == 1
     shards[1].boosted.newest.first_scores[0] += 1.0

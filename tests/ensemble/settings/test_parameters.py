@@ -26,6 +26,7 @@ from dmondrian.ensemble.settings.stored_parameters import (
     is_density,
     learns_jointly,
     mixes_boosted_sets,
+    mixes_scaled_trees,
 )
 from dmondrian.ensemble.settings.systems import (
     SYSTEMS,
@@ -86,6 +87,7 @@ def test_stored_parameters_mean_what_they_did(row: dict[str, Any]) -> None:
     assert learns_jointly(row["parameters"]) == read.learns_jointly
     assert is_density(row["parameters"]) == read.is_density
     assert mixes_boosted_sets(row["parameters"]) is read.mixes_boosted_sets is False
+    assert mixes_scaled_trees(row["parameters"]) is read.mixes_scaled_trees is False
     assert pickle.loads(pickle.dumps(read)) == read == copy.copy(read)
     assert hash(read) == hash(copy.deepcopy(read))
 
