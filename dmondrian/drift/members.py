@@ -433,8 +433,8 @@ class Members(Forest):
         if self.boosted is not None:
             self.boosted.learn(X, y, w)
             if self.scaled is not None:
-                before, kept = self.position - len(y), self.boosted.kept_rows()
-                self.scaled.grow_after(before, self.position, kept, n_threads)
+                before = self.position - len(y)
+                self.scaled.grow_after(before, self.position, self.boosted.kept_rows, n_threads)
 
     def _wait(
         self,

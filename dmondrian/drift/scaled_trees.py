@@ -144,20 +144,23 @@ class ScaledTrees:
             means[..., 1] += np.add.accumulate(apart * apart, axis=1)[:, -1] / N_TREES
         return means
 
-    def grow_after(self, before: int, position: int, kept: Labelled, n_threads: int) -> None:
+    def grow_after(
+        self, before: int, position: int, kept_rows: Callable[[], Labelled], n_threads: int
+    ) -> None:
         """Replace the trees if they were born since ``before`` rows were learned.
 
         Parameters
         ----------
         before, position : int
             Rows learned then, and now.
-        kept : Labelled
-            Rows that are kept, by their numbers.
+        kept_rows : callable
+            Returns the rows that are kept, by their numbers.
         n_threads : int
         """
         birth = last_birth(before, position)
         if birth is None or not has_scaled_trees(self._parameters, position):
             return
+        kept = kept_rows()
         n = min(len(kept.y), _MOST_SEARCHED)
         newest = kept.taken(slice(len(kept.y) - n, None))
 
