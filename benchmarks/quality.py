@@ -288,8 +288,8 @@ PAGE = Page(
         " above that of the same members without sets on {boosted_r2} sets, of the random forest on"
         " {boosted_forest_r2} and of LightGBM on {boosted_lightgbm_r2}; what they do there was"
         " chosen on the first rows of california_housing and of the streams electricity price, taxi"
-        " total and Friedman, abrupt of `benchmarks.drift.numbers`.",
-        "Where they mix scaled trees as well, their loss is lower than without on {scaled_boosted}"
+        " total and Friedman, abrupt of `benchmarks.drift.numbers`. Where they mix scaled trees as"
+        " well, their loss is lower than without on {scaled_boosted}"
         " sets, and lower than that of the random forest on {scaled_forest}, of LightGBM on"
         " {scaled_lightgbm}, of histogram boosting on {scaled_hist}, of XGBoost on {scaled_xgboost}"
         " and of CatBoost on {scaled_catboost}; without the sets that choices were looked at on, it"

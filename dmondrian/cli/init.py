@@ -200,7 +200,7 @@ def _drift_lines(algorithm: str) -> list[str]:
     return [
         '# drift = "follow" # where the world changes along the rows; takes much longer',
         "# delay = 1 # with it: rows that are predicted before the first of their labels is known",
-        '# experts = ["mondrian", "boosted"] # with it: mixes boosted trees, too',
+        '# experts = ["mondrian", "boosted", "scaled"] # with it: mixes boosted, scaled trees',
     ]
 
 

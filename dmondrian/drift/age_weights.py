@@ -7,11 +7,13 @@ out, over their sum. (Means of members are of probabilities, not of logarithms: 
 differ, shares describe the mixture, and do not determine it.)
 
 Where there is no tree of an age yet, or it is younger than the delay, the tree that never forgets
-takes its place, and its weight. Boosted sets, where a forest has these, are one more input.
+takes its place, and its weight. Scaled trees and boosted sets, where a forest has these, are one
+more input each, of no age.
 
 Relies on :mod:`dmondrian.drift.mixer`. Promises a pure function of the mixers' weights.
 
-Shapes: T members, G inputs of a member: a permanent tree, k octaves of age, boosted sets if any.
+Shapes: T members, G inputs of a member: a permanent tree, k octaves of age, then scaled trees and
+boosted sets, if any.
 """
 
 from __future__ import annotations

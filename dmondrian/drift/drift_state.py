@@ -1,10 +1,10 @@
 """The state of a forest that follows a stream: a header and arrays, checked when they come back.
 
-The arrays are those of the permanent trees, then those of each member's covering trees by place, in
-one bundle: nodes have the fields of other forests, and a list ``memory`` of the statistics that
-only covering trees keep. The header is that of the permanent trees, of another format, with an
-entry ``drift`` of a version of its own; the guard in it is none in a shard of a run. Births follow
-from the number of rows learned.
+The arrays are those of the permanent trees, then those of each member's covering trees by place,
+then those of scaled trees, in one bundle: nodes have the fields of other forests, and a list
+``memory`` of the statistics that only covering trees keep. The header is that of the permanent
+trees, of another format, with an entry ``drift`` of a version of its own; the guard in it is none
+in a shard of a run. Births follow from the number of rows learned.
 
 Relies on :mod:`dmondrian.forest.state`. Promises that a forest that is stored and read goes on to
 the byte, and that nothing reaches a kernel unchecked.
@@ -196,7 +196,7 @@ def _without_memory(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     arrays = dict(stored)
     memory, sizes = arrays.pop("memory", None), arrays.pop("memory_size", None)
     if memory is None or sizes is None or len(memory) or sizes.any():
-        raise CorruptError("permanent trees should keep no memory beside their counts")
+        raise CorruptError("trees but covering ones should keep no memory beside their counts")
     return arrays
 
 
@@ -313,7 +313,10 @@ def _checked_header(
         raise CorruptError("the header of a forest that follows a stream is out of range")
     ages = Ages(settings.first, settings.last)
     if n_trees != len(entries) * (1 + ages.n_places) + n_trees_of(entry.get("scaled")):
-        raise CorruptError(f"{len(entries)} members should have {ages.n_places} trees each and one")
+        raise CorruptError(
+            f"{len(entries)} members should have {ages.n_places} trees each and one, and scaled "
+            f"ones as in their header; found {n_trees}"
+        )
     return ages, len(entries)
 
 

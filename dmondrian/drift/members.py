@@ -220,10 +220,16 @@ class Members(Forest):
         ]
 
     @property
+    def scaled_trees(self) -> list[nodes.Tree]:
+        """The scaled trees that are alive."""
+        forest = None if self.scaled is None else self.scaled.forest
+        return [] if forest is None else forest.store.trees
+
+    @property
     def n_nodes(self) -> int:
         """Nodes in use over all trees."""
         covering = sum(int(tree.head_i[nodes.N_NODES]) for tree in self.covering_trees)
-        scaled = 0 if self.scaled is None else self.scaled.n_nodes
+        scaled = sum(int(tree.head_i[nodes.N_NODES]) for tree in self.scaled_trees)
         return super().n_nodes + covering + scaled
 
     @property

@@ -2,13 +2,15 @@
 
 Scales shape trees, so that trees whose scales are found after some rows have to learn these anew.
 Before row ``FIRST_BIRTH``, at four times as many rows, and so on, from ``LONGEST_LIFE`` on at every
-so many, all scaled trees are replaced: scales are searched on the newest kept rows, up to
-``_MOST_SEARCHED``, as forests that never forget search theirs on their first rows
-(:mod:`dmondrian.tuning.feature_scales`), and new trees learn the kept rows in order, then those
-that come. So they are bounded as kept rows and lives are, and follow where columns matter.
+so many (of blocks of labels: at the end of the block), all scaled trees are replaced: scales are
+searched on the newest kept rows, up to ``_MOST_SEARCHED``, as forests that never forget search
+theirs on their first rows (:mod:`dmondrian.tuning.feature_scales`), and new trees learn the kept
+rows in order, then those that come. So they are bounded as kept rows and lives are, and follow
+where columns matter.
 
 A member's forecast is the mean over ``N_TREES`` of them: the mean of few trees is far behind that
-of many where columns act together, and a scaled tree costs a tenth of a member or less.
+of many where columns act together, and a scaled tree costs a tenth of a member or less. A search
+takes seconds, in which readers and Ctrl-C wait.
 
 Relies on :class:`dmondrian.forest.forest.Forest` and on the rows that
 :class:`dmondrian.boosting.boosted_stream.BoostedStream` keeps. Promises a pure function of the
@@ -28,7 +30,7 @@ from dmondrian.boosting.kept_rows import Labelled
 from dmondrian.drift.task import Task, task_of
 from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn
 from dmondrian.ensemble.settings.parameters import ForestParameters
-from dmondrian.errors import CorruptError
+from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest.forest import Forest
 from dmondrian.tuning.auto_settings import WIDEST_AUTO
 from dmondrian.tuning.feature_scales import learn_scales
@@ -36,13 +38,18 @@ from dmondrian.tuning.feature_scales import learn_scales
 FIRST_BIRTH, LONGEST_LIFE = 1024, 65536  # rows, powers of two whose exponents are both even
 N_TREES = 8
 _MOST_SEARCHED = 4096  # rows; of fewer, scales are not searched for long
-_MOST_BYTES = 2**24  # of a tree's nodes
+_MOST_BYTES = 2**24  # of a tree, at ..
+_NODE_BYTES, _COLUMN_BYTES = (
+    64,
+    8,
+)  # .. so many of a node: forests depend on it, whatever nodes take
+_KEYS = {"format", "parameters", "warmup", "trees"}  # of a state
 _SEED = 0x5CA1ED  # other draws than those of permanent trees
 
 Scales = tuple[float, ...] | None
 """One per column; None where no scales are better than equal ones."""
 Shared = Callable[[int, Callable[[], Scales]], Scales]
-"""Returns the scales found before a row of this number: found, or searched by the function."""
+"""Returns the scales of trees grown after so many rows: found, or searched by the function."""
 
 
 def last_birth(before: int, position: int) -> int | None:
@@ -88,17 +95,10 @@ class ScaledTrees:
         self._numbers = [number * N_TREES + i for number in numbers for i in range(N_TREES)]
         others = {"drift": None, "feature_scales": None, "feature_units": None}
         plain = parameters.replace(seed=parameters.seed ^ _SEED, **others)
-        (tree,) = Forest(plain, [0]).store.trees
-        width = sum(array[:1].nbytes for array in (tree.i, tree.box, tree.bits))
-        most = min(_MOST_BYTES // width, parameters.max_nodes or _MOST_BYTES)
-        self._parameters = plain.replace(max_nodes=most)
+        most = max(_MOST_BYTES // (_NODE_BYTES + _COLUMN_BYTES * parameters.n_features), 1)
+        self._parameters = plain.replace(max_nodes=min(most, parameters.max_nodes or most))
         self.forest: Forest | None = None
         self.shared: Shared = _alone
-
-    @property
-    def n_nodes(self) -> int:
-        """Nodes in use over all trees."""
-        return 0 if self.forest is None else self.forest.n_nodes
 
     @property
     def n_bytes(self) -> int:
@@ -167,7 +167,7 @@ class ScaledTrees:
         def search() -> Scales:
             return learn_scales(self._parameters, newest, n_threads, n == _MOST_SEARCHED)
 
-        scales = self.shared(birth, search)
+        scales = self.shared(position, search)
         forest = Forest(self._of_scales(scales), self._numbers)
         forest.update(kept.X, kept.y, kept.w, n_threads)
         self.forest = forest
@@ -177,8 +177,11 @@ class ScaledTrees:
 
     def join(self, others: Iterable[ScaledTrees]) -> None:
         """Take over the trees of the same members in several shards."""
-        forests = [one.forest for one in others if one.forest is not None]
-        self.forest = Forest.join(forests) if forests else None
+        forests = [one.forest for one in others]
+        some = [forest for forest in forests if forest is not None]
+        if 0 < len(some) < len(forests):
+            raise ParameterError("members of which some have no scaled trees cannot be joined")
+        self.forest = Forest.join(some) if some else None
 
     def state(self) -> tuple[dict[str, Any] | None, list[dict[str, np.ndarray]]]:
         """Return (JSON-able header, one dict of arrays per tree); of no trees None and none."""
@@ -206,6 +209,8 @@ class ScaledTrees:
         is_its = is_its and forest.tree_numbers.tolist() == self._numbers
         if not is_its or forest.warmup is not None or not forest.total_weight > 0.0:
             raise CorruptError("scaled trees should be those of the members, with rows")
+        if set(header) != _KEYS:
+            raise CorruptError(f"scaled trees should have {sorted(_KEYS)}, found {sorted(header)}")
         self.forest = forest
 
 
@@ -215,5 +220,5 @@ def n_trees_of(header: Any) -> int:
     return len(trees) if isinstance(trees, list) else 0
 
 
-def _alone(birth: int, search: Callable[[], Scales]) -> Scales:
+def _alone(position: int, search: Callable[[], Scales]) -> Scales:
     return search()

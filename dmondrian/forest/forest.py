@@ -95,6 +95,11 @@ class Forest(Ensemble):
         return None
 
     @property
+    def scaled_trees(self) -> list[nodes.Tree]:
+        """Trees beside those with scales of their own; none here."""
+        return []
+
+    @property
     def waiting_weight(self) -> float:
         """Weight of rows that came and are not learned yet; 0 here."""
         return 0.0

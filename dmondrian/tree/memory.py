@@ -52,7 +52,8 @@ def _pages(n_bytes: int, used: int, soon: int) -> np.ndarray:
     except OSError as error:
         raise MemoryError(f"the system has no {n_bytes} bytes for an array of nodes") from error
     is_filled = used >= _MANY_HUGE or (soon > used and 2 * soon >= _HUGE_PAGE)
-    memory.n_huge = n_bytes if is_filled and uses("huge_pages") else 0
+    is_huge = is_filled and hasattr(mmap, "MADV_HUGEPAGE") and uses("huge_pages")
+    memory.n_huge = n_bytes if is_huge else 0
     _advise(memory, "MADV_HUGEPAGE", 0, memory.n_huge)
     _advise(memory, "MADV_NOHUGEPAGE", memory.n_huge, n_bytes)
     return np.frombuffer(memory, np.uint8)

@@ -6,6 +6,8 @@ import copy
 import itertools
 import json
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,18 +15,26 @@ import pytest
 
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.boosting import boosted_stream
-from dmondrian.boosting.kept_rows import n_newest_of
+from dmondrian.boosting.kept_rows import Labelled, n_newest_of
 from dmondrian.checkpoint import decode_forest, encode_forest
+from dmondrian.checkpoint.summary import Summary
 from dmondrian.drift import members as members_module
 from dmondrian.drift import scaled_trees
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.drift.guard import Guard, added
 from dmondrian.drift.members import Members
-from dmondrian.drift.scaled_trees import FIRST_BIRTH, LONGEST_LIFE, N_TREES, last_birth
+from dmondrian.drift.scaled_trees import (
+    FIRST_BIRTH,
+    LONGEST_LIFE,
+    N_TREES,
+    ScaledTrees,
+    last_birth,
+)
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
-from dmondrian.errors import CorruptError
+from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators.stream_following import EXPERTS
 from dmondrian.tree import nodes
+from dmondrian.tree.box_encoding_choice import loaded_bytes
 from dmondrian.tuning.auto_settings import WIDEST_AUTO
 from tests.drift.streams import CUTS, early_births, numbers, switching
 from tests.drift.test_drift_forest import parameters
@@ -214,9 +224,84 @@ def test_trees_have_no_more_nodes_than_a_bound(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(scaled_trees, "_MOST_BYTES", 20_000)
     forest = forest_of()
     forest.update(X, y.astype(float))
-    used = [int(tree.head_i[nodes.N_NODES]) for tree in trees_of(forest).store.trees]
-    width = sum(array[:1].nbytes for array in (lambda t: (t.i, t.box, t.bits))(forest.trees[0]))
-    assert max(used) == 20_000 // width // 2 * 2 - 1 < 2 * 128
+    used = [int(tree.head_i[nodes.N_NODES]) for tree in forest.scaled_trees]
+    assert max(used) == 20_000 // (64 + 4 * 8) // 2 * 2 - 1 < 2 * 128
+
+
+@pytest.mark.parametrize(("n_classes", "given", "most"), [(2, None, 174_762), (9, 7, 7)])
+def test_the_bound_is_part_of_the_parameters_and_no_matter_of_memory(
+    n_classes: int, given: int | None, most: int
+) -> None:
+    """Stored forests have it, and go on with it."""
+    settings = settings_of(n_classes=n_classes).replace(max_nodes=given)
+    own = ScaledTrees(settings, [0])
+    own.grow_after(0, FIRST_BIRTH, lambda: Labelled(*rows_of(n_classes)), 1)
+    assert own.forest is not None
+    assert own.forest.parameters.max_nodes == most
+
+
+def rows_of(n_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    X, y = switching(100, n_classes)
+    return X, y.astype(float), np.ones(100)
+
+
+@pytest.mark.usefixtures("early")
+def test_they_are_counted_in_the_summary() -> None:
+    X, y = switching(200)
+    forest = forest_of()
+    forest.update(X, y.astype(float))
+    summary, scaled = Summary.of(forest), forest.scaled_trees
+    counts = summary.covering
+    assert counts is not None
+    assert counts["trees"] == len(forest.covering_trees) + 5 * N_TREES
+    assert counts["nodes"] == summary.nodes - forest.store.n_nodes
+    own = loaded_bytes(forest.covering_trees) + loaded_bytes(scaled)
+    assert counts["memory_bytes"] == own
+    assert summary.memory_bytes == loaded_bytes(forest.store.trees) + own
+    assert forest.n_nodes == sum(
+        int(tree.head_i[nodes.N_NODES])
+        for tree in (*forest.store.trees, *forest.covering_trees, *scaled)
+    )
+
+
+@pytest.mark.usefixtures("early")
+def test_members_with_and_without_them_are_not_joined() -> None:
+    X, y = switching(100)
+    one, other = Members(settings_of(), [0]), Members(settings_of(), [1])
+    for shard in (one, other):
+        shard.update(X, y.astype(float))
+    assert other.scaled is not None
+    other.scaled.forest = None
+    with pytest.raises(ParameterError, match="some have no scaled trees"):
+        Members.join([one, other])
+
+
+WARMED = """
+import gc
+from numba.core.dispatcher import Dispatcher
+from dmondrian.distributed.cluster.client import warm
+from tests.drift.test_scaled_trees import FIRST_BIRTH, forest_of, settings_of, switching
+
+def kernels():
+    return sum(len(one.signatures) for one in gc.get_objects() if isinstance(one, Dispatcher))
+
+warm(settings_of())
+before = kernels()
+X, y = switching(FIRST_BIRTH + 50)
+forest = forest_of(n_members=1)
+forest.update(X, y.astype(float))
+forest.predict_proba(X[:5])
+print(before, kernels(), len(forest.scaled_trees))
+"""
+
+
+@pytest.mark.thorough
+def test_a_worker_has_their_kernels_before_the_first_birth() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", WARMED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    before, after, n_trees = map(int, done.stdout.split()[-3:])
+    assert before == after
+    assert n_trees == N_TREES
 
 
 def test_of_many_columns_there_are_none() -> None:

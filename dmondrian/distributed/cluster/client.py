@@ -28,12 +28,14 @@ from distributed import Client, LocalCluster, Scheduler, Worker, WorkerPlugin
 from distributed.scheduler import DEFAULT_EXTENSIONS
 from distributed.security import Security
 
+from dmondrian.boosting.kept_rows import Labelled
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.checkpoint.deltas import warm_marks
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.distributed.cluster.interrupt import DeferredInterrupt, without_sigint
 from dmondrian.distributed.cluster.workers import REPLY_SECONDS
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
+from dmondrian.drift.scaled_trees import FIRST_BIRTH, ScaledTrees
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, ParameterError
 from dmondrian.forest.forest import Forest
@@ -404,9 +406,20 @@ def _warm_members(parameters: ForestParameters) -> None:
     forest = DriftForest(parameters.replace(drift=replace(drift, period=None)), [0])
     X = np.random.default_rng(0).random((100, parameters.n_features), dtype=np.float32)
     X[:, 1:] = X[:, 1:] > 0.5  # boxes whose columns are stored as bits, and later are not
+    y = np.where(X[:, 0] > 0.5, float(parameters.n_classes != 1), 0.0)  # sets are found by labels
     for w in (None, np.ones(len(X))):
-        forest.update(forest.prepare(X), np.zeros(len(X)), w)
+        forest.update(forest.prepare(X), y, w)
         X[:, 1:] *= 0.5
+    if forest.scaled is not None:
+        kept, scaled = Labelled(X, y, np.ones(len(X))), ScaledTrees(forest.parameters, [0])
+        scaled.grow_after(0, FIRST_BIRTH, lambda: kept, 1)
+        for w in (np.empty(0), kept.w):
+            scaled.forecast_and_learn(X, y, w, 1)
+            scaled.learn(X, y, w, 1)
+        scaled.forecast(X)
+        if scaled.forest is not None:
+            scaled.forest.freeze()  # as trees of a search are
+            scaled.forest.predict_sums(X)
     forest.predict_proba(X)
     forest_from_state(*decode_forest(encode_forest(*forest.stored())))
     Summary.of(forest)
