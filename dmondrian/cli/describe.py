@@ -10,7 +10,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         ("algorithm", facts["algorithm"]),
         ("rows learned", _rows_learned(facts)),
         ("features", facts["features"]),
-        ("trees", _trees(about)),
+        ("trees", _trees(about, facts["mixed_beside"])),
         ("nodes", f"{about['nodes']:,}{_per_tree(about)}"),
         ("in memory", at_most + _bytes_and_per_node(about["memory_bytes"], about["nodes"])),
         ("stored", _bytes_and_per_node(about["stored_bytes"], about["nodes"])),
@@ -440,7 +440,7 @@ def _is_model(text: str) -> bool:
     return True
 
 
-def _trees(about: Mapping[str, Any]) -> str:
+def _trees(about: Mapping[str, Any], beside: Sequence[str]) -> str:
     """Return how many trees there are, and how many of all ages around them."""
     covering = about["covering"]
     if covering is None:
@@ -448,7 +448,7 @@ def _trees(about: Mapping[str, Any]) -> str:
     from dmondrian.distributed.metrics.age_curve import SCALED
 
     part = counted(covering["nodes"], "node")
-    which = "of all ages, or scaled," if SCALED in about["mixed_beside"] else "of all ages"
+    which = "of all ages, or scaled," if SCALED in beside else "of all ages"
     return (
         f"{about['trees']} that never forget, and {covering['trees']:,} {which} that follow "
         f"the stream, with {part} in {size(covering['memory_bytes'])}"

@@ -183,7 +183,7 @@ class Guard:
         if self.rows_so_far["learned"]:
             self._mixer.end_block()
 
-    def age_shares(self, of_members: np.ndarray) -> np.ndarray:
+    def age_shares(self, of_members: np.ndarray, n_learned: int | None = None) -> np.ndarray:
         """Return the share of each age in the forecasts, float64 [G], sum 1.
 
         The first is of the trees that never forget, the next of the youngest octave; the last of
@@ -194,6 +194,8 @@ class Guard:
         of_members : float64 [T, G]
             Exponents of the inputs of all members, by their numbers, after as many rows; see
             :func:`dmondrian.drift.age_weights.exponents_of`.
+        n_learned : int, optional
+            Rows that trees have learned, if they were those amid a block as well.
         """
         parameters, numbers = self._about
         assert parameters.drift is not None  # as documented
@@ -203,7 +205,7 @@ class Guard:
         is_mixed[0] = True
         known = ages.n_younger_than(self.blocks.delay), ages.n_younger_than(self.position + 1)
         is_mixed[1 + known[0] : 1 + known[1]] = True
-        n_learned = self.rows_so_far["learned"]
+        n_learned = self.rows_so_far["learned"] if n_learned is None else n_learned
         if parameters.mixes_boosted_sets:
             is_mixed[-1] = n_learned >= FIRST_BIRTH
         if parameters.mixes_scaled_trees:

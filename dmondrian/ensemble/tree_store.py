@@ -201,11 +201,7 @@ class TreeStore:
             wanted = min(max(wanted, _MOST_TIMES * capacity), whole + whole // _SPARE)
         early = min(capacity + n_rows, _EARLY_CAPACITY, most)
         wanted = min(max(wanted, early, FIRST_CAPACITY), MAX_CAPACITY)
-        try:
-            longer = nodes.resize(tree, wanted, soon)
-        except MemoryError:  # or addresses, which spare capacity takes, are limited
-            longer = nodes.resize(tree, min(wanted, capacity + capacity // 2 + 1))
-        self.replace(t, longer)
+        self.replace(t, nodes.resize(tree, wanted, soon))
 
     def _grow_pool(self, t: int) -> None:
         """Give tree ``t`` more capacity for candidate splits."""

@@ -273,7 +273,7 @@ class StreamFollowing(BaseForest):
 
     @property
     def age_weights_(self) -> np.ndarray:
-        """Shares of trees by their age."""
+        """Shares of trees by their age, in the forecasts of the forest that predicts."""
         with self._turns.reading():
             forest = self.__dict__.get("forest_")
             if not isinstance(forest, DriftForest):
@@ -281,4 +281,4 @@ class StreamFollowing(BaseForest):
                     f'{type(self).__name__} has age_weights_ once it is fitted with drift="follow"'
                 )
             forest.store.check_whole()
-            return forest.age_shares()
+            return forest.asked().age_shares()

@@ -242,12 +242,18 @@ def resize(tree: Tree, capacity: int, soon: int = 0) -> Tree:
     """Return the tree with capacity for ``capacity`` nodes (at least those in use).
 
     It shares the header with the tree that is given, which is not to be used any more. ``soon`` is
-    how many nodes there will be before spare capacity is given back, if that is known.
+    how many nodes there will be before spare capacity is given back, if that is known. There is
+    less of it where memory, or addresses, which it takes, are limited.
     """
     used = int(tree.head_i[N_NODES])
-    capacity = max(capacity, used)
-    soon = min(soon, capacity)
-    i, box, bits = (resized(array, used, capacity, soon) for array in (tree.i, tree.box, tree.bits))
+    capacity, fewer = max(capacity, used), used + used // 2 + 1
+    arrays, soon = (tree.i, tree.box, tree.bits), min(soon, capacity)
+    try:
+        i, box, bits = (resized(array, used, capacity, soon) for array in arrays)
+    except MemoryError:
+        if capacity <= fewer:
+            raise
+        return resize(tree, fewer)
     return _with_views(tree._replace(i=i, box=box, bits=bits))
 
 

@@ -264,6 +264,15 @@ def test_they_are_counted_in_the_summary() -> None:
     )
 
 
+def test_shares_of_ages_know_trees_that_were_born_amid_a_block() -> None:
+    """Of a forest that answers when all labels are known, as after a fit."""
+    X, y = numbers(1300)
+    model = AMFRegressor(2, drift="follow", delay=700, experts=EXPERTS, random_state=0).fit(X, y)
+    assert trees_of(model.forest_) is None
+    assert trees_of(model.forest_.asked()) is not None
+    assert model.forest_.age_shares()[-2] == 0.0 < model.age_weights_[-2]
+
+
 @pytest.mark.usefixtures("early")
 def test_members_with_and_without_them_are_not_joined() -> None:
     X, y = switching(100)
@@ -332,6 +341,8 @@ def test_estimators_mix_them_and_keep_them(kind: Any, rows: Any, delay: int) -> 
     assert model.forest_.n_bytes > without.forest_.n_bytes
     assert model.age_weights_.shape == (1 + 11 + 2,)
     assert model.age_weights_.sum() == pytest.approx(1.0)
+    amid = model.forest_.age_shares()  # before it knows the labels of the rows that wait
+    assert np.array_equal(model.age_weights_, amid) == (delay == 1)
     outputs = [one.forest_.predict_mixture(X) for one in (model, without)]
     assert not np.array_equal(*outputs)
     other = pickle.loads(pickle.dumps(model))

@@ -60,9 +60,9 @@ def test_a_run_records_what_an_estimator_has_at_the_same_rows(
     shown = AgeWeightsDisplay.from_run(tmp_path / "run1")
     assert shown.rows.tolist() == [rows for rows, _ in marks]
     is_boosted = experts == EXPERTS
-    assert ("boosted sets" in shown.names) is is_boosted
+    assert ("boosted sets" in shown.names) is ("scaled trees" in shown.names) is is_boosted
     assert shown.names[11] == "32,768 to 65,536 rows"
-    assert len(shown.names) == shown.shares.shape[1] == len(shown.areas_) == 12 + is_boosted
+    assert len(shown.names) == shown.shares.shape[1] == len(shown.areas_) == 12 + 2 * is_boosted
     pyplot.close(shown.figure_)
     curve = LearningCurveDisplay.from_runs(tmp_path / "run1")
     words = "delay 1 row" if delay == 1 else "delay up to 50 rows"

@@ -206,7 +206,7 @@ def test_shards_of_a_worker_share_the_boosted_sets_and_the_scales(
         run=tmp_path / "run", client=cluster(1)[1], n_shards=4,
     )  # fmt: skip
     assert fitted == births_until(200) + births_until(400)  # kernels are compiled on 200 rows
-    assert searched == [64, 128, 64, 128, 128, 128]
+    assert searched == [64, 128, 100, 64, 128, 128, 128]
     shards = [load_trees([blob]) for blob in look_at_model(run.run_url)[0]]
     assert len({shard.boosted.digest for shard in shards}) == 1
     shards[1].boosted.newest.first_scores[0] += 1.0
