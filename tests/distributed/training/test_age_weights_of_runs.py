@@ -56,7 +56,9 @@ def test_a_run_records_what_an_estimator_has_at_the_same_rows(
     assert [point["rows"] for point in ages] == [rows for rows, _ in marks]
     for point, (_, shares) in zip(ages, marks, strict=True):
         np.testing.assert_allclose(point["shares"], shares, atol=1e-3)  # encoded rows are rounded
-    np.testing.assert_array_equal(ages[-1]["shares"], run.to_local().age_weights_)
+    local = run.to_local()  # whose forecasts know the rows that waited at the end
+    np.testing.assert_array_equal(ages[-1]["shares"], local.forest_.age_shares())
+    assert np.array_equal(ages[-1]["shares"], local.age_weights_) == (delay == 1)
     shown = AgeWeightsDisplay.from_run(tmp_path / "run1")
     assert shown.rows.tolist() == [rows for rows, _ in marks]
     is_boosted = experts == EXPERTS
