@@ -38,11 +38,9 @@ from dmondrian.tuning.feature_scales import learn_scales
 FIRST_BIRTH, LONGEST_LIFE = 1024, 65536  # rows, powers of two whose exponents are both even
 N_TREES = 8
 _MOST_SEARCHED = 4096  # rows; of fewer, scales are not searched for long
-_MOST_BYTES = 2**24  # of a tree, at ..
-_NODE_BYTES, _COLUMN_BYTES = (
-    64,
-    8,
-)  # .. so many of a node: forests depend on it, whatever nodes take
+# Bound of a tree, in bytes by this formula and not by those that nodes take in memory: forests
+# depend on it, and are to be the same when the memory of nodes is laid out anew.
+_MOST_BYTES, _NODE_BYTES, _COLUMN_BYTES = 2**24, 64, 8
 _KEYS = {"format", "parameters", "warmup", "trees"}  # of a state
 _SEED = 0x5CA1ED  # other draws than those of permanent trees
 

@@ -27,6 +27,7 @@ from dmondrian.estimators.memory_check import check_memory
 from dmondrian.estimators.one_state import in_one_state
 from dmondrian.estimators.row_parts import answered_in_parts
 from dmondrian.estimators.row_times import checked_times
+from dmondrian.tuning.auto_settings import WIDEST_AUTO
 
 if TYPE_CHECKING:
     from dmondrian.forest.forest import Forest
@@ -155,6 +156,12 @@ class StreamFollowing(BaseForest):
             return super()._new_forest(n_features, n_classes)
         parameters = self._forest_parameters(n_features, n_classes)
         check_memory(parameters, int(self.n_estimators))
+        if parameters.mixes_scaled_trees and n_features > WIDEST_AUTO:
+            warnings.warn(
+                f'"scaled" of experts grows no trees: rows have {n_features:,} features, and '
+                f"scales are searched for up to {WIDEST_AUTO}: leave it out, or give fewer",
+                stacklevel=2,
+            )
         self._begun_with = self._lasting_params()
         self.__dict__.pop("_is_of_run", None)
         return DriftForest(parameters, range(self.n_estimators))
