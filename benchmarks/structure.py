@@ -64,7 +64,7 @@ MACHINERY = {
     ),
     "one row alone": (
         "single.py estimators/plain.py core/admit.py",
-        "estimators/single_row.py estimators/single_row_kernels.py",
+        "estimators/single_row.py estimators/single_row_kernels.py estimators/plain_rows.py",
     ),
     "flat predictor": (
         "frozen.py core/frozen.py",

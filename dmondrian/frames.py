@@ -33,7 +33,7 @@ from dmondrian.data.frame_index import index_names
 from dmondrian.data.number_block import NumberBlock
 from dmondrian.ensemble.settings.loss_settings import quantile_names
 from dmondrian.errors import DataError, ParameterError, SchemaError
-from dmondrian.estimators.single_row import of_features
+from dmondrian.estimators.same_forest import of_features
 
 _ARROW_NUMBERS = frozenset(
     type_.id

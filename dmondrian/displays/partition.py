@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from dmondrian.displays.axes import axes_of
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
-from dmondrian.estimators.single_row import without_names
+from dmondrian.estimators.same_forest import without_names
 
 
 class PartitionDisplay:

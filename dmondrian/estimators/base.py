@@ -52,15 +52,11 @@ from dmondrian.estimators.feature_scales import (
 from dmondrian.estimators.memory_check import check_memory
 from dmondrian.estimators.missing_values import ALLOWED, ENCODE, filling, with_indicators
 from dmondrian.estimators.one_state import in_one_state
+from dmondrian.estimators.plain_rows import plain_labels, plain_rows
 from dmondrian.estimators.row_parts import TimeBudget, answered_in_parts, dense, parts_of
+from dmondrian.estimators.same_forest import comparing_names, copy_of
 from dmondrian.estimators.sample_weight import checked_weights
-from dmondrian.estimators.single_row import (
-    comparing_names,
-    copy_of,
-    mean_of_single_row,
-    plain_labels,
-    plain_rows,
-)
+from dmondrian.estimators.single_row import mean_of_single_row
 from dmondrian.forest.forest import Forest, tree_fields
 from dmondrian.tree import nodes
 from dmondrian.tuning.auto_settings import LARGEST_WARMUP, LEAST_WARMUP, OPEN_SETTINGS, WIDEST_AUTO

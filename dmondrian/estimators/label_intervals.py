@@ -17,7 +17,7 @@ from dmondrian.ensemble.settings.lifetime import check_lifetimes
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.generalized import GeneralizedMondrianForest
 from dmondrian.estimators.one_state import in_one_state
-from dmondrian.estimators.single_row import comparing_names
+from dmondrian.estimators.same_forest import comparing_names
 from dmondrian.uncertainty.conformal import conformal_quantile, probability
 from dmondrian.uncertainty.gaussian_mixture import check_levels
 from dmondrian.uncertainty.label_mixture import label_quantiles

@@ -35,7 +35,6 @@ Shapes: n rows, d features, k outputs, T trees.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -47,7 +46,6 @@ from dmondrian._numba.mechanisms import uses
 from dmondrian.ensemble.predictor.predictor import key_of
 from dmondrian.ensemble.predictor.predictor_kernels import predict_frozen_alone
 from dmondrian.estimators.missing_values import ENCODE, encoded_row
-from dmondrian.estimators.one_state import one_state
 from dmondrian.estimators.single_row_kernels import convert_row
 from dmondrian.forest.forest import Forest
 from dmondrian.prequential.stream_sample import rows_until_sampled
@@ -64,92 +62,6 @@ _COUNTED = 1024  # single rows predicted, with none learned between, that count 
 _FEW_ROWS, _SMALL = 1e15, 1e100  # weight of rows, and a label, that need no closer look
 _IS_USED = uses("single_row")
 _LABELS = bool, int, float, str  # of what need no closer look
-_LOOKED_AT = 256  # rows of a frame that a forest of a run is asked about
-_OUTSIDE = 0.5  # beyond the range that a run scales a column to
-
-
-def plain_rows(estimator: Any, X: Any) -> np.ndarray | None:
-    """Return rows as finite float32 [n, d], C-contiguous; None if they need a closer look.
-
-    Parameters
-    ----------
-    estimator : fitted estimator
-        Without feature names, which would be compared.
-    X : array-like
-    """
-    is_plain = (
-        type(X) is np.ndarray
-        and X.ndim == 2
-        and len(X) > 0
-        and X.shape[1] == getattr(estimator, "n_features_in_", -1)
-        and X.dtype in (np.float32, np.float64)
-        and not hasattr(estimator, "feature_names_in_")
-    )
-    if not is_plain:
-        return None
-    with np.errstate(over="ignore"):  # beyond float32: a closer look finds infinity
-        rows = np.ascontiguousarray(X, np.float32)
-    return rows if np.isfinite(rows).all() else None
-
-
-def plain_labels(y: Any, n: int) -> np.ndarray | None:
-    """Return labels [n] if they are an array of finite numbers; None if they need a closer look."""
-    if type(y) is not np.ndarray or y.shape != (n,) or y.dtype.kind not in "biuf":
-        return None
-    return y if y.dtype.kind != "f" or np.isfinite(y).all() else None
-
-
-def without_names(estimator: Any) -> Any:
-    """Return an estimator of the same forest that compares no names of columns."""
-    with one_state(estimator):
-        plain = copy_of(estimator)
-    plain.__dict__.pop("feature_names_in_", None)
-    return plain
-
-
-def of_features(estimator: Any) -> Any:
-    """Return an estimator of the same forest that takes features as trees see them, nameless."""
-    plain = without_names(estimator)
-    plain.__dict__.pop("_columns", None)
-    plain._begun_with = {**plain._begun_with, "missing_values": "error"}
-    plain.n_features_in_ = plain.forest_.parameters.n_features
-    return plain
-
-
-def comparing_names(estimator: Any, X: Any) -> Any:
-    """Return the estimator with which scikit-learn checks ``X``.
-
-    That of a run knows the names of the features that rows are encoded to, and arrays of encoded
-    rows are what it is asked about: they have no names, which is nothing to warn of.
-    """
-    is_of_run = estimator.__dict__.get("_is_of_run", False)
-    if is_of_run and hasattr(X, "columns"):
-        _warn_of_raw(X)
-        return estimator
-    return without_names(estimator) if is_of_run else estimator
-
-
-def _warn_of_raw(frame: Any) -> None:
-    """Warn of a frame whose numbers are not from 0 to 1, as a run encodes most of a column's."""
-    rows = np.asarray(frame[:_LOOKED_AT])
-    if not len(rows) or rows.dtype.kind not in "iuf":
-        return
-    middle = np.nanmedian(rows, axis=0)
-    if (raw := (middle < -_OUTSIDE) | (middle > 1.0 + _OUTSIDE)).any():
-        name = list(frame.columns)[int(np.argmax(raw))]
-        warnings.warn(
-            "this forest is of a run, and takes rows as the run encodes them, each number from 0 "
-            f"to 1: {name!r} has a median of {middle[np.argmax(raw)]:.6g}. "
-            "dmondrian.frames.FrameModel(RUN) takes frames as they are in the files",
-            stacklevel=5,
-        )
-
-
-def copy_of(estimator: Any) -> Any:
-    """Return an estimator of the same forest, attributes and turns."""
-    copy = type(estimator)(**estimator.get_params(deep=False))
-    copy.__dict__.update(estimator.__dict__, _turns=estimator._turns)
-    return copy
 
 
 class _Row:

@@ -25,7 +25,8 @@ from dmondrian.data.score_columns import (
     summing,
 )
 from dmondrian.errors import ParameterError
-from dmondrian.estimators.single_row import of_features, plain_rows
+from dmondrian.estimators.plain_rows import plain_rows
+from dmondrian.estimators.same_forest import of_features
 from dmondrian.frames import FrameModel
 from dmondrian.serving.request_rows import ColumnReader
 from dmondrian.uncertainty.temperature_scaling import tells_labels

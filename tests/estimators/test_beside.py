@@ -42,7 +42,8 @@ from dmondrian.ensemble.tree_store import TreeStore
 from dmondrian.errors import ParameterError
 from dmondrian.estimators import ALGORITHMS
 from dmondrian.estimators.one_state import one_state
-from dmondrian.estimators.single_row import SingleRow, without_names
+from dmondrian.estimators.same_forest import without_names
+from dmondrian.estimators.single_row import SingleRow
 from dmondrian.export import shap_trees, to_c, to_onnx
 from dmondrian.forest.forest import Forest
 from tests.estimators.beside import (
