@@ -28,6 +28,7 @@ from dmondrian.boosting.boosting_kernels import (
     answer_numbers,
     answer_rows,
     fit_rounds,
+    make_ways,
     sum_losses,
 )
 from dmondrian.boosting.column_bins import column_bins
@@ -42,6 +43,7 @@ _LARGEST_EXPONENT = 1000  # of what gradients are multiplied by
 _LARGEST_SCORE = 1e6  # of a state from outside
 _LARGEST_ERROR = 4.0  # that counts, of numbers in [-1, 1]: then sums are bounded
 _FARTHEST = 2.0**20  # units of a label that judges rounds: sums of losses stay exact enough
+_ROWS_JUDGED = 64  # at once
 _LEAST_EXPONENT = -1000  # of the unit of numbers
 
 
@@ -148,7 +150,9 @@ class BoostedSet:
         else:
             labels = y.astype(np.int64)
         judging = Judging(read_only(X), labels, read_only(w))
-        sum_losses(loss, self.trees, marks, first, judging, np.empty(len(first)), found)
+        scores = np.empty((_ROWS_JUDGED, len(first)))
+        ways = make_ways(self.trees)
+        sum_losses(loss, self.trees, marks, first, judging, ways, scores, found)
         return found
 
     def answer(self, X: np.ndarray) -> np.ndarray:
@@ -156,11 +160,12 @@ class BoostedSet:
 
         Probabilities of classes, float64 [n, K], or means of numbers, float64 [n, 1].
         """
-        out = np.empty((len(X), len(self.first_scores)))
+        out, ways = np.empty((len(X), len(self.first_scores))), make_ways(self.trees)
         if self.scale:
-            answer_numbers(self.trees, float(self.first_scores[0]), self.scale, read_only(X), out)
+            center = float(self.first_scores[0])
+            answer_numbers(self.trees, center, self.scale, read_only(X), ways, out)
             return out
-        answer_rows(self.trees, self.first_scores, read_only(X), out)
+        answer_rows(self.trees, self.first_scores, read_only(X), ways, out)
         return out
 
     def to_json(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from dmondrian.tree.keyed_random import exp, log, mix
 SUM_BITS, _ROW_BITS = 46, 17  # of sums of gradients in units, of counts; of second derivatives 45
 _ROWS = np.int64((1 << _ROW_BITS) - 1)
 _FARTHEST = 700.0  # log odds of answers, with which no probability is 0
+_AT_ONCE, _LANES = 64, 8  # rows that a tree answers before the next, and that go down it together
 MOST_ROWS = int(_ROWS)
 """Rows that a set can be fitted to."""
 
@@ -390,19 +391,62 @@ def fit_rounds(growing, loss, binned, outputs, scores, trees, space):
     return growing.n_rounds
 
 
+class Ways(NamedTuple):
+    """Scratch of rows on their ways down trees."""
+
+    at: np.ndarray  # int64 [lanes], split that a row has come to, or -1 less its leaf
+    depths: np.ndarray  # int64 [L - 1], splits down to one, itself included
+
+
+def make_ways(trees: Trees) -> Ways:
+    """Return scratch for trees."""
+    return Ways(np.zeros(_LANES, np.int64), np.zeros(trees.columns.shape[1], np.int64))
+
+
 @inline
-def add_trees(trees, first, stop, X, r, scores):
-    """Add what the trees from ``first`` up to ``stop`` answer row ``r`` to its scores [K]."""
-    for t in range(first, stop):
-        at = np.int64(0) if trees.n_splits[t] > 0 else np.int64(-1)
-        while at >= 0:
-            side = 0 if X[r, trees.columns[t, at]] <= trees.thresholds[t, at] else 1
-            at = np.int64(trees.children[t, at, side])
-        scores[trees.outputs[t]] += trees.answers[t, -1 - at]
+def depth_of(trees, t, depths):
+    """Return the most splits on a way down tree ``t``. O(L)."""
+    n, deepest = trees.n_splits[t], np.int64(0)
+    for k in range(n):
+        depths[k] = 1
+    for k in range(n):
+        deepest = max(deepest, depths[k])
+        for side in range(2):
+            child = np.int64(trees.children[t, k, side])
+            if child >= 0:
+                depths[child] = max(depths[child], depths[k] + 1)
+    return deepest
+
+
+@inline
+def add_trees(trees, first, stop, X, start, n, ways, scores):
+    """Add what trees [first, stop) answer rows [start, start + n) to scores [n, K] of these.
+
+    Some rows go down a tree together, none of which waits for the memory of another, and a row that
+    has come to its leaf stays there: where it turns is no branch that a processor has to guess.
+    """
+    at = ways.at
+    for tree in range(first, stop):
+        t = np.uint64(tree)
+        depth, output = depth_of(trees, t, ways.depths), np.uint64(trees.outputs[t])
+        for first_lane in range(0, n, _LANES):
+            m = min(n - first_lane, _LANES)
+            for b in range(m):
+                at[b] = 0 if depth > 0 else -1
+            for _ in range(depth):
+                for b in range(m):
+                    here, r = at[b], np.uint64(start + first_lane + b)
+                    k = np.uint64(max(here, 0))
+                    x = X[r, np.uint64(trees.columns[t, k])]
+                    side = np.uint64(0 if x <= trees.thresholds[t, k] else 1)
+                    child = np.int64(trees.children[t, k, side])
+                    at[b] = here if here < 0 else child
+            for b in range(m):
+                scores[first_lane + b, output] += trees.answers[t, np.uint64(-1 - at[b])]
 
 
 @kernel
-def sum_losses(loss, trees, marks, first_scores, rows, scores, out):
+def sum_losses(loss, trees, marks, first_scores, rows, ways, scores, out):
     """Write what rows lose by the first trees, float64 [m]. O(n trees depth).
 
     Parameters
@@ -413,55 +457,74 @@ def sum_losses(loss, trees, marks, first_scores, rows, scores, out):
         How many trees, ascending.
     first_scores : float64 [K]
     rows : Judging
-    scores : float64 [K]
+    ways : Ways
+    scores : float64 [rows at once, K]
         Scratch.
     out : float64 [m]
     """
     out[:] = 0.0
-    for r in range(rows.y.shape[0]):
-        for c in range(scores.shape[0]):
-            scores[c] = first_scores[c]
-        first = np.int64(0)
+    n = rows.y.shape[0]
+    for start in range(0, n, scores.shape[0]):
+        n_rows, first = min(n - start, scores.shape[0]), np.int64(0)
+        for i in range(n_rows):
+            for c in range(scores.shape[1]):
+                scores[i, c] = first_scores[c]
         for k in range(marks.shape[0]):
-            add_trees(trees, first, marks[k], rows.X, r, scores)
-            out[k] += rows.w[r] * loss_of_row(loss, scores, rows.y[r])
+            add_trees(trees, first, marks[k], rows.X, start, n_rows, ways, scores)
             first = marks[k]
+            for i in range(n_rows):
+                r = start + i
+                out[k] += rows.w[r] * loss_of_row(loss, scores[i], rows.y[r])
+
+
+@inline
+def write_probabilities(out):
+    """Write the probabilities of classes, of which ``out`` [K] has the scores, in their place."""
+    n_classes = out.shape[0]
+    if n_classes == 2:
+        odds = exp(-min(abs(out[1]), _FARTHEST))
+        likely = 1.0 / (1.0 + odds)
+        first = 1 if out[1] >= 0.0 else 0
+        out[first], out[1 - first] = likely, odds * likely
+        return
+    top, total = out[0], 0.0
+    for c in range(1, n_classes):
+        top = max(top, out[c])
+    for c in range(n_classes):
+        out[c] = exp(max(out[c] - top, -_FARTHEST))
+        total += out[c]
+    for c in range(n_classes):
+        out[c] /= total
 
 
 @kernel
-def answer_numbers(trees, center, scale, X, out):
+def answer_numbers(trees, center, scale, X, ways, out):
     """Write ``center`` and ``scale`` times the scores of rows float32 [n, d] to float64 [n, 1]."""
-    for r in range(X.shape[0]):
-        out[r, 0] = 0.0
-        add_trees(trees, 0, trees.outputs.shape[0], X, r, out[r])
-        out[r, 0] = center + scale * out[r, 0]
+    n = X.shape[0]
+    for start in range(0, n, _AT_ONCE):
+        stop = min(n, start + _AT_ONCE)
+        for r in range(start, stop):
+            out[r, 0] = 0.0
+        add_trees(trees, 0, trees.outputs.shape[0], X, start, stop - start, ways, out[start:stop])
+        for r in range(start, stop):
+            out[r, 0] = center + scale * out[r, 0]
 
 
 @kernel
-def answer_rows(trees, first_scores, X, out):
+def answer_rows(trees, first_scores, X, ways, out):
     """Write the probabilities of classes of rows float32 [n, d] to ``out`` float64 [n, K].
 
     Scores begin as ``first_scores`` float64 [K]. O(trees depth) for a row.
     """
-    n_classes = out.shape[1]
-    for r in range(X.shape[0]):
-        for c in range(n_classes):
-            out[r, c] = first_scores[c]
-        add_trees(trees, 0, trees.outputs.shape[0], X, r, out[r])
-        if n_classes == 2:
-            odds = exp(-min(abs(out[r, 1]), _FARTHEST))
-            likely = 1.0 / (1.0 + odds)
-            first = 1 if out[r, 1] >= 0.0 else 0
-            out[r, first], out[r, 1 - first] = likely, odds * likely
-            continue
-        top, total = out[r, 0], 0.0
-        for c in range(1, n_classes):
-            top = max(top, out[r, c])
-        for c in range(n_classes):
-            out[r, c] = exp(max(out[r, c] - top, -_FARTHEST))
-            total += out[r, c]
-        for c in range(n_classes):
-            out[r, c] /= total
+    n, n_trees = X.shape[0], trees.outputs.shape[0]
+    for start in range(0, n, _AT_ONCE):
+        stop = min(n, start + _AT_ONCE)
+        for r in range(start, stop):
+            for c in range(out.shape[1]):
+                out[r, c] = first_scores[c]
+        add_trees(trees, 0, n_trees, X, start, stop - start, ways, out[start:stop])
+        for r in range(start, stop):
+            write_probabilities(out[r])
 
 
 @kernel

@@ -23,6 +23,7 @@ import numpy as np
 from dmondrian._numba.intrinsics import unowned
 from dmondrian._numba.jit import inline, kernel
 from dmondrian.growth.range import Range
+from dmondrian.rules.large_shares import add_share
 from dmondrian.tree.address_table import tree_at
 from dmondrian.tree.box_encoding import Columns, Rows, row_of
 from dmondrian.tree.keyed_random import mix, row_key, tree_key
@@ -40,7 +41,6 @@ from dmondrian.tree.nodes import (
     scratch_size,
 )
 from dmondrian.tree.policies import (
-    add_forecast,
     complete_forecast,
     learn,
     note_forecast,
@@ -54,7 +54,6 @@ LARGEST_VALUE = np.float64(np.finfo(np.float32).max)
 _COVERING = np.uint64(0xC0FE12A6_5EED1E55)  # parts these trees' draws from those of other trees
 _AT_ONCE = min(32, N_AHEAD)  # rows that are looked for ahead together
 _FEW = 256  # nodes of a tree up to which its rows are not looked for ahead
-_LEAST_SHARE = 2.0**-20  # of a node above the leaf in a forecast
 _LEAST_VISITS = 50.0  # of splits before credits are believed
 _PRIOR_SHARE, _PRIOR_VISITS = 0.02, 5.0  # what shrinks the credit of columns that split rarely
 
@@ -182,9 +181,7 @@ def forecast_way(loss, tree, x, y, is_credited, out, hint, credits, visits):
         u = np.uint64(v)
         is_leaf = tree.i[u, LEFT] < 0
         share = 1.0 if is_leaf else stop_probability(tree, u)
-        if is_leaf or rest * share >= _LEAST_SHARE:
-            add_forecast(loss, tree, u, np.float64(depth), rest * share, out)
-            total += rest * share
+        total += add_share(loss, tree, u, np.float64(depth), rest * share, is_leaf, out)
         if is_credited:
             found = worth(loss, tree, u, y)
             if depth > 0:

@@ -15,7 +15,8 @@ Shapes: n rows, d features, k outputs (K classes, or mean and variance), S place
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +32,11 @@ from dmondrian.drift.covering_kernels import (
 )
 from dmondrian.drift.mixer import Expert, Mixer
 from dmondrian.drift.task import task_of
+from dmondrian.ensemble.predictor.predictor import Frozen
+from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree, collect_frozen
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.rules.aggregate import Aggregate
+from dmondrian.rules.large_shares import LargeShares
 from dmondrian.tree import nodes
 from dmondrian.tree.address_table import table_of
 from dmondrian.tree.box_encoding import all_numeric, read_only
@@ -88,6 +92,14 @@ class Ages(NamedTuple):
         return found
 
 
+class AtRest(NamedTuple):
+    """Trees that answer until rows are learned."""
+
+    octaves: list[int]  # of age
+    trees: list[nodes.Tree]
+    scales: list[np.ndarray] | None  # float32 [d] each, by which they take features
+
+
 class Member:
     """Covering trees that learn one stream, and the mixture of their forecasts.
 
@@ -114,6 +126,7 @@ class Member:
             np.uint64(its.seed), np.uint64(number),
         )  # fmt: skip
         task = task_of(its)
+        self._n_outputs = task.n_outputs
         self._policies = Policies(task.stat, task.loss, Aggregate(True))
         self._columns = all_numeric(d)
         n_places = ages.n_places
@@ -149,7 +162,7 @@ class Member:
     @property
     def n_bytes(self) -> int:
         """Bytes of memory held by the trees."""
-        return sum(nodes.tree_bytes(tree) for tree in self.trees)
+        return sum(nodes.tree_bytes(tree) for tree in self.trees) + self._frozen.n_bytes
 
     def forecast(self, inputs: np.ndarray, X: np.ndarray, position: int) -> None:
         """Write what each octave's tree forecasts to ``inputs``, behind the permanent tree's.
@@ -163,10 +176,50 @@ class Member:
         position : int
             Rows learned so far.
         """
+        if self._forecast_frozen(inputs, X, position):
+            return
         forecast_rows(
             self._covering, self._policies.loss, self._columns, self._places,
             make_work(self._columns), read_only(X), position, inputs,
         )  # fmt: skip
+
+    def expect(self, n_rows: int) -> None:
+        """Count rows that will be forecast before others are learned."""
+        self._frozen.expect(n_rows)
+
+    def at_rest(self, position: int) -> AtRest:
+        """Return the trees that answer after ``position`` rows, until others are learned."""
+        if self._at_rest is None:
+            places = {int(birth): place for place, birth in enumerate(self.births)}
+            octaves = range(self.ages.first, self.ages.last + 1)
+            births = {k: ((position >> k) - 1) << k for k in octaves}
+            found = {k: places[birth] for k, birth in births.items() if birth >= 0}
+            scales = [self.scales[s] for s in found.values()] if self._covering.power else None
+            self._at_rest = AtRest([*found], [self.trees[s] for s in found.values()], scales)
+        return self._at_rest
+
+    def _asked_of(self, trees: Sequence[nodes.Tree]) -> tuple[Any, ...]:
+        """Return the policies, lifetimes and width of the answers of frozen trees."""
+        k = self._n_outputs
+        return trees, self._policies.loss, LargeShares(k), np.full(len(trees), np.inf), k + 1
+
+    def frozen_trees(self, position: int) -> list[FrozenTree]:
+        """Return the trees of :meth:`at_rest` frozen; their answers begin with the outputs."""
+        its = self.at_rest(position)
+        return self._frozen.make(*self._asked_of(its.trees), 1, its.scales).trees
+
+    def _forecast_frozen(self, inputs: np.ndarray, X: np.ndarray, position: int) -> bool:
+        """Do what :meth:`forecast` does, by frozen trees; return False while that does not pay."""
+        its, k = self.at_rest(position), self._n_outputs
+        kept = self._frozen.trees(*self._asked_of(its.trees), 0, 1, its.scales)
+        if kept is None:
+            return False
+        answers = np.empty((len(its.trees), len(X), k + 1))
+        collect_frozen(kept.table, k + 1, read_only(X), answers)
+        inputs[1 : 1 + self.ages.n_octaves] = inputs[0]
+        for octave, answer in zip(its.octaves, answers, strict=True):
+            inputs[1 + octave - self.ages.first] = answer[:, :k]
+        return True
 
     def learn(
         self, inputs: np.ndarray, X: np.ndarray, y: np.ndarray, w: np.ndarray, position: int
@@ -182,6 +235,7 @@ class Member:
         w : float64 [n] or [0]
             Weights > 0, or none for weights of one.
         """
+        self._forget()
         rows, reached = Labelled(read_only(X), read_only(y), read_only(w)), np.zeros(2, np.int64)
         work = make_work(self._columns)
         while True:
@@ -201,6 +255,11 @@ class Member:
         """Take over trees, by place, each with capacity for the rows between two births."""
         self.trees = [nodes.resize(tree, max(len(tree.i), 2 << self.ages.first)) for tree in trees]
         self._places = Places(table_of(self.trees), self.caps, self.births, self.scales)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget what was found out from trees, before they change."""
+        self._frozen, self._at_rest = Frozen(), None
 
 
 def _caps(tree: nodes.Tree, ages: Ages, max_nodes: int | None) -> np.ndarray:

@@ -257,6 +257,7 @@ class Members(Forest):
         check_learned(self.rows_so_far, self.parameters.drift)
         self.predictor.check_learned()
         rows = self.prepare(X)
+        self._expect(len(rows))
         none = np.empty((len(self.members), 0, self.task.n_outputs))
         parts = [self._forecast(rows[part], n_threads) for part in self._pieces(len(rows))]
         of_members = np.concatenate([none, *(part[1] for part in parts)], axis=1)
@@ -451,6 +452,7 @@ class Members(Forest):
         times: np.ndarray | None,
     ) -> Any:
         """Forecast rows of a block, by the state before it; let them wait for its end."""
+        self._expect(len(X))
         answer = self._settle(self._shares(*self._forecast(X, n_threads, (y, w))), y, w, times)
         self.blocks.take(times)
         more = Waiting(X.values, y, w if len(w) else np.ones(len(y)))
@@ -514,6 +516,14 @@ class Members(Forest):
         if self.scaled is not None:
             self.scaled.learn(X.values, y, w, n_threads)
         self.position += len(y)
+
+    def _expect(self, n_rows: int) -> None:
+        """Count rows that trees will be asked about, so that they are frozen where it pays."""
+        self.predictor.frozen.expect(n_rows)
+        if self.scaled is not None and self.scaled.forest is not None:
+            self.scaled.forest.predictor.frozen.expect(n_rows)
+        for member in self.members:
+            member.expect(n_rows)
 
     def _forecast(
         self,

@@ -136,10 +136,10 @@ class ScaledTrees:
     def _means(self, each: np.ndarray) -> np.ndarray:
         """Return the mean over each member's trees: of probabilities, or of laws of a label."""
         of_members = each.reshape(self._n_members, N_TREES, *each.shape[1:])
-        means = np.add.accumulate(of_members, axis=1)[:, -1] / N_TREES
+        means = _sum_in_order(of_members) / N_TREES
         if self._task.is_regression:
             apart = of_members[..., 0] - means[:, None, :, 0]
-            means[..., 1] += np.add.accumulate(apart * apart, axis=1)[:, -1] / N_TREES
+            means[..., 1] += _sum_in_order(apart * apart) / N_TREES
         return means
 
     def grow_after(
@@ -210,6 +210,14 @@ class ScaledTrees:
         if set(header) != _KEYS:
             raise CorruptError(f"scaled trees should have {sorted(_KEYS)}, found {sorted(header)}")
         self.forest = forest
+
+
+def _sum_in_order(of_trees: np.ndarray) -> np.ndarray:
+    """Return the sum over the second axis, from its first on."""
+    total: np.ndarray = of_trees[:, 0].copy()
+    for i in range(1, of_trees.shape[1]):
+        total += of_trees[:, i]
+    return total
 
 
 def n_trees_of(header: Any) -> int:

@@ -23,7 +23,7 @@ from dmondrian.ensemble.lifetime_selection import (
     sweep,
 )
 from dmondrian.ensemble.predictor.predictor import Frozen, Kept, ask_frozen, rows_at_a_time
-from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree
+from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree, collect_frozen
 from dmondrian.ensemble.rows.prepared_rows import Preparation, PreparedRows
 from dmondrian.ensemble.settings.lifetime import check_lifetimes
 from dmondrian.ensemble.settings.parameters import ForestParameters, policies
@@ -364,7 +364,13 @@ class Predictor:
         prepared = self.preparation.prepare(X)
         lives = read_only(lifetimes) if lifetimes.ndim == 2 else self._for_each_tree(lifetimes)
         found = np.empty((len(self.store.trees), len(X), lives.shape[1], width))
-        _, trees, table = self._ready(float(lives[0, -1]))
+        rule, trees, table = self._ready(float(lives[0, -1]))
+        is_own = type(chosen.rule) is type(rule) and chosen.rule == rule
+        if self.is_leafwise and is_own and lives.shape[1] == 1:
+            frozen = self.frozen.trees(trees, chosen.loss, rule, lives[:, 0], width, 0, 1)
+            if frozen is not None:
+                collect_frozen(frozen.table, width, read_only(prepared.values), found[:, :, 0])
+                return found
         rows, columns = self._encoded(prepared, False), trees[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
         collect(*chosen, table, columns, seed, numbers, rows, lives, found)

@@ -46,7 +46,7 @@ from dmondrian.estimators.feature_scales import (
     is_per_column,
     numbers_per_column,
     scales_of,
-    thresholds_of_rows,
+    thresholds_of_given,
     units_of,
 )
 from dmondrian.estimators.memory_check import check_memory
@@ -672,7 +672,7 @@ class BaseForest(BaseEstimator):
         splits = arrays["feature"] >= 0
         for side in {"lower", "upper"} & set(arrays):
             arrays[side] /= self.feature_scales_
-        arrays["threshold"][splits] = thresholds_of_rows(
+        arrays["threshold"][splits] = thresholds_of_given(
             arrays["threshold"][splits], arrays["feature"][splits], self.forest_.parameters
         )
         result: dict[str, Any] = {**arrays, "n_rows": stat[:, 0].copy()}

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.ensemble.settings.feature_units import round_to
 from dmondrian.ensemble.settings.lifetime import PowerLifetime
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE, LEAST_SCALE
 from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.settings.row_thresholds import thresholds_of_rows
 from dmondrian.errors import ParameterError
 
 
@@ -79,28 +79,13 @@ def units_of(parameters: ForestParameters) -> np.ndarray:
     return np.array(np.zeros(parameters.n_features) if given is None else given)
 
 
-def thresholds_of_rows(
+def thresholds_of_given(
     thresholds: np.ndarray, features: np.ndarray, parameters: ForestParameters
 ) -> np.ndarray:
-    """Return t such that x <= t exactly if x goes left, for all float32 x; float32 [k].
+    """Return thresholds, float32 [k], of the columns as they are given, by ``features`` [k].
 
-    A forest compares x * scale, rounded to the unit, with its threshold. Both the quotient and the
-    products round: the largest x that goes left is within a few floats of the quotient.
+    See :func:`dmondrian.ensemble.settings.row_thresholds.thresholds_of_rows`.
     """
-    scales, units = scales_of(parameters)[features], units_of(parameters)[features]
-    each = np.where(units > 0.0, units, 1.0)
-    # Halfway to the next multiple, where rounding goes to the even one.
-    last = np.where(units > 0.0, (np.floor(thresholds / each) + 0.5) * each, thresholds)
-
-    def goes_left(x: np.ndarray) -> np.ndarray:
-        scaled = x * scales
-        return np.where(units > 0.0, round_to(scaled, each), scaled) <= thresholds
-
-    with np.errstate(over="ignore"):
-        found = (last / scales).astype(np.float32)
-        for _ in range(3):
-            found = np.where(goes_left(found), found, np.nextafter(found, np.float32(-np.inf)))
-        for _ in range(3):
-            above = np.nextafter(found, np.float32(np.inf))
-            found = np.where(goes_left(above), above, found)
-    return found
+    return thresholds_of_rows(
+        thresholds, scales_of(parameters)[features], units_of(parameters)[features]
+    )

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
-from dmondrian.estimators.feature_scales import thresholds_of_rows
+from dmondrian.estimators.feature_scales import thresholds_of_given
 from dmondrian.estimators.one_state import one_state
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import has_boxes
@@ -119,7 +119,7 @@ def _plain(tree: nodes.Tree, frozen: FrozenTree, parameters: ForestParameters) -
     is_leaf = left < 0
     right = np.where(is_leaf, left, left + 1)
     feature = np.where(is_leaf, -1, tree.i[origin, nodes.FEATURE]).astype(np.int32)
-    own = thresholds_of_rows(tree.f[origin, nodes.THRESHOLD], feature, parameters)
+    own = thresholds_of_given(tree.f[origin, nodes.THRESHOLD], feature, parameters)
     threshold = np.where(is_leaf, np.float32(0.0), own)
     k = parameters.n_outputs
     value = np.zeros((m, k))

@@ -15,7 +15,7 @@ from dmondrian import AMFClassifier, AMFRegressor, MondrianForestRegressor
 from dmondrian.ensemble.settings.feature_units import round_to
 from dmondrian.errors import ParameterError
 from dmondrian.estimators import ALGORITHMS
-from dmondrian.estimators.feature_scales import thresholds_of_rows
+from dmondrian.estimators.feature_scales import thresholds_of_given
 from tests.estimators.test_amf import same_forest
 from tests.estimators.test_scales import leaves_of
 
@@ -124,7 +124,7 @@ def test_a_row_goes_the_same_way_by_the_thresholds_that_are_reported() -> None:
             scaled, each = x * scales, np.where(units > 0.0, units, 1.0)
             return np.where((units > 0.0) & is_rounded, round_to(scaled, each), scaled)
 
-        reported = thresholds_of_rows(thresholds, np.arange(n), given)
+        reported = thresholds_of_given(thresholds, np.arange(n), given)
         assert reported.dtype == np.float32
         assert (seen(reported) <= thresholds).all()
         assert (seen(np.nextafter(reported, np.float32(np.inf))) > thresholds).all()

@@ -70,6 +70,11 @@ class Frozen:
         kept = [] if self.kept is None else self.kept.trees
         return sum(one.groups.nbytes + one.answers.nbytes + one.leaves.nbytes for one in kept)
 
+    def expect(self, n_rows: int) -> None:
+        """Count rows that will be asked about in several calls, before the first."""
+        self._n_asked += n_rows
+        self.is_begun = True
+
     def trees(
         self,
         grown: Sequence[nodes.Tree],
@@ -79,6 +84,7 @@ class Frozen:
         width: int,
         n_rows: int,
         n_threads: int,
+        scales: Sequence[np.ndarray] | None = None,
     ) -> Kept | None:
         """Return the trees, none of them empty, frozen; or None while it does not pay.
 
@@ -91,22 +97,23 @@ class Frozen:
         width : int
             Numbers of an answer.
         n_rows : int
-            Rows that are asked about now.
+            Rows that are asked about now, beside those that were expected.
         n_threads : int
+        scales : sequence of float32 [d], optional
+            By which each tree takes features of rows that come without.
         """
         if not uses("flat"):
             return None
         kept = self.kept
         if kept is not None and kept.grown is grown and kept.key == key_of(loss, rule, lifetimes):
             return kept
-        self._n_asked += n_rows
-        self.is_begun = True
+        self.expect(n_rows)
         if self._n_asked <= _ROWS_PER_TREE:
             return None
         mean = sum(int(tree.head_i[nodes.N_NODES]) for tree in grown) / max(1, len(grown))
         if _NODES_PER_ROW * (self._n_asked - _ROWS_PER_TREE) < mean:
             return None
-        return self.make(grown, loss, rule, lifetimes, width, n_threads)
+        return self.make(grown, loss, rule, lifetimes, width, n_threads, scales)
 
     def make(
         self,
@@ -116,13 +123,15 @@ class Frozen:
         lifetimes: np.ndarray,
         width: int,
         n_threads: int,
+        scales: Sequence[np.ndarray] | None = None,
     ) -> Kept:
         """Freeze the trees, keep and return them; see :meth:`trees`."""
         self.is_begun = True
         made: dict[int, FrozenTree] = {}
 
         def work(t: int) -> None:
-            made[t] = freeze(loss, rule, grown[t], width, float(lifetimes[t]))
+            of_tree = None if scales is None else scales[t]
+            made[t] = freeze(loss, rule, grown[t], width, float(lifetimes[t]), of_tree)
 
         run_threads(work, range(len(grown)), n_threads)
         frozen = [made[t] for t in range(len(grown))]

@@ -22,6 +22,7 @@ import numpy as np
 
 from dmondrian._numba.intrinsics import array_at, prefetch, stream, unowned
 from dmondrian._numba.jit import allocating, hook, implements, inline, kernel
+from dmondrian.ensemble.settings.row_thresholds import thresholds_of_rows
 from dmondrian.tree.address_table import tree_at
 from dmondrian.tree.box import distance_to
 from dmondrian.tree.box_encoding import row_of
@@ -67,8 +68,18 @@ class Work(NamedTuple):
     paths: np.ndarray  # float64 [l + 1, w + 2], what is known above them; the last: at hand
 
 
-def freeze(loss: Any, rule: Any, tree: Tree, width: int, lifetime: float) -> FrozenTree:
-    """Return the tree at a lifetime, frozen; it must not be empty."""
+def freeze(
+    loss: Any,
+    rule: Any,
+    tree: Tree,
+    width: int,
+    lifetime: float,
+    scales: np.ndarray | None = None,
+) -> FrozenTree:
+    """Return the tree at a lifetime, frozen; it must not be empty.
+
+    With ``scales`` float32 [d], by which the tree takes features, it takes rows as they come.
+    """
     n_splits = int(tree.head_i[N_NODES]) // 2
     groups = aligned(max(n_splits, 1), WORDS, np.int32)  # a way of n splits has at most n groups
     n_leaves = n_splits + 1
@@ -83,6 +94,10 @@ def freeze(loss: Any, rule: Any, tree: Tree, width: int, lifetime: float) -> Fro
     n_groups, n_leaves = write(loss, rule, tree, lifetime, work)
     kept = aligned(n_groups, WORDS, np.int32)
     kept[:] = groups[:n_groups]
+    if scales is not None:
+        thresholds = kept.view(np.float32)[:, THRESHOLDS : THRESHOLDS + LANES]
+        of_each = scales[kept[:, FEATURES : FEATURES + LANES]]
+        thresholds[:] = thresholds_of_rows(thresholds, of_each)
     answers, leaves = work.answers, work.leaves
     if n_leaves < len(leaves):  # the lifetime left some out
         answers, leaves = answers[:n_leaves].copy(), leaves[:n_leaves].copy()
@@ -252,6 +267,40 @@ def predict_frozen_alone(table, width, rows, leaves, total):
             total[0, 0, c] += answers[leaves[t], c]
 
 
+@inline
+def answers_of_rows(place, width, X, leaves):
+    """Write the leaves of rows; return the answers of the tree at ``place``, ready to be read."""
+    groups, answers = groups_at(place), answers_at(place, width)
+    bring_for(groups, leaves.shape[0])
+    find_leaves(FrozenRows(groups, X), leaves)
+    bring_for(answers, leaves.shape[0])
+    return answers
+
+
+@inline
+def next_answer(answers, leaves, r):
+    """Return the answer of row ``r``, and ask for that of a row soon after."""
+    if r + _WAYS < leaves.shape[0]:
+        prefetch(answers, leaves[r + _WAYS])
+    return answers[leaves[r]]
+
+
+@kernel
+def collect_frozen(frozen, width, X, answers):
+    """Write each frozen tree's answers as they are to ``answers`` [T, n, width].
+
+    ``frozen`` is of :func:`frozen_table`, ``X`` float32 [n, d].
+    """
+    found = np.empty(X.shape[0], np.int32)
+    for t in range(frozen.shape[0]):
+        leaves = unowned(found)
+        its = answers_of_rows(frozen[t], width, X, leaves)
+        for r in range(X.shape[0]):
+            answer = next_answer(its, leaves, r)
+            for c in range(width):
+                answers[t, r, c] = answer[c]
+
+
 @kernel
 def predict_frozen(rule, table, columns, frozen, width, rows, total, square, distance):
     """Add the forecasts of frozen trees to ``total`` [n, 1, k], and what else is asked for.
@@ -265,14 +314,9 @@ def predict_frozen(rule, table, columns, frozen, width, rows, total, square, dis
     found = np.empty(total.shape[0], np.int32)
     for t in range(frozen.shape[0]):
         tree, leaves = tree_at(table, t, columns, unowned(lengths)), unowned(found)
-        groups, answers = groups_at(frozen[t]), answers_at(frozen[t], width)
-        bring_for(groups, leaves.shape[0])
-        find_leaves(FrozenRows(groups, rows.values), leaves)
-        bring_for(answers, leaves.shape[0])
+        answers = answers_of_rows(frozen[t], width, rows.values, leaves)
         for r in range(total.shape[0]):
-            if r + _WAYS < total.shape[0]:
-                prefetch(answers, leaves[r + _WAYS])
-            out = answers[leaves[r]]
+            out = next_answer(answers, leaves, r)
             for c in range(total.shape[2]):
                 total[r, 0, c] += out[c]
                 if square.shape[0] > 0:

@@ -1,0 +1,94 @@
+"""Members whose trees were frozen for many rows forecast what the trees do, to the last bit."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.ensemble.settings.drift_settings import DriftSettings
+from tests.drift.streams import early_births, numbers, switching
+from tests.drift.test_drift_forest import parameters as of_classes
+from tests.drift.test_numbers import parameters as of_numbers
+
+N, FEW = 700, 150  # rows learned; asked about at once, for which no tree is frozen
+N_MEMBERS = 5  # each kind of feature scales
+
+
+def learned(n_classes: int, delay: int) -> DriftForest:
+    X, y = switching(N, n_classes) if n_classes else numbers(N)
+    drift = DriftSettings(5, 8, delay, boosted=True, scaled=True)
+    its = of_classes(n_classes, drift=drift) if n_classes else of_numbers(drift=drift)
+    forest = DriftForest(its, range(N_MEMBERS))
+    forest.update(X, y.astype(np.float64))
+    return forest
+
+
+def is_frozen(forest: DriftForest) -> list[bool]:
+    """Return of the permanent trees, the scaled ones, and each member's whether they are frozen."""
+    assert forest.scaled is not None
+    scaled = forest.scaled.forest
+    assert scaled is not None
+    kept = [forest.predictor.frozen.kept, scaled.predictor.frozen.kept]
+    return [one is not None for one in (*kept, *(each._frozen.kept for each in forest.members))]
+
+
+def by_few(forest: DriftForest, X: np.ndarray) -> np.ndarray:
+    """Return forecasts of rows by copies that are asked too seldom to freeze a tree."""
+    parts = []
+    for start in range(0, len(X), FEW):
+        asked = copy.deepcopy(forest)
+        parts.append(asked.predict_mixture(X[start : start + FEW]))
+        assert not any(is_frozen(asked))
+    return np.concatenate(parts)
+
+
+def later(n: int) -> np.ndarray:
+    """Return rows that lie within those learned and far outside, on both sides."""
+    rng = np.random.default_rng(9)
+    return rng.uniform(-0.5, 1.5, (n, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("delay", [1, 100])
+@pytest.mark.parametrize("n_classes", [0, 2, 3])
+def test_frozen_trees_forecast_what_they_did(
+    n_classes: int, delay: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early_births(monkeypatch)
+    forest, X = learned(n_classes, delay), later(600)
+    expected = by_few(forest, X)
+    found = forest.predict_mixture(X)
+    assert all(is_frozen(forest))
+    assert np.array_equal(found, expected)
+    # Threads and single rows ask the same trees.
+    assert np.array_equal(forest.predict_mixture(X, n_threads=2), expected)
+    assert np.array_equal(forest.predict_mixture(X[7:8]), expected[7:8])
+
+
+def test_what_is_learned_is_not_answered_by_trees_that_do_not_know_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    early_births(monkeypatch)
+    forest, X = learned(3, 1), later(600)
+    asked = copy.deepcopy(forest)
+    asked.predict_mixture(X)
+    assert all(is_frozen(asked))
+    more, labels = switching(40, 3, seed=1)
+    forecasts = [one.forecast_and_learn(more, labels.astype(float)) for one in (forest, asked)]
+    assert np.array_equal(*forecasts)
+    assert not any(is_frozen(asked))
+    assert np.array_equal(asked.predict_mixture(X), by_few(forest, X))
+
+
+def test_memory_of_frozen_trees_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    early_births(monkeypatch)
+    forest = learned(2, 1)
+    before = forest.members[0].n_bytes
+    forest.predict_mixture(later(600))
+    kept: Any = forest.members[0]._frozen.kept
+    assert forest.members[0].n_bytes == before + sum(
+        array.nbytes for tree in kept.trees for array in tree
+    )
