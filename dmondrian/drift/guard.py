@@ -106,6 +106,8 @@ class Guard:
         Rows that it was stepped by.
     blocks : LabelBlocks
         Of these rows.
+    mixer : Mixer
+        Of the members' means by kind, then of the mean of permanent trees, and that of all members.
     """
 
     def __init__(self, parameters: ForestParameters, numbers: Iterable[int]) -> None:
@@ -115,7 +117,7 @@ class Guard:
         kinds = [number % len(KINDS) for number in self._about[1]]
         self._counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
         self._task = task_of(parameters)
-        self._mixer = self._new_mixer()
+        self.mixer = self._new_mixer()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as JSON: kernels take arrays of a new one alone."""
@@ -134,7 +136,7 @@ class Guard:
 
     def mix(self, shares: Shares) -> np.ndarray:
         """Return the forecasts of the forest, float64 [n, k]."""
-        return self._mixer.mix(self._inputs(shares))
+        return self.mixer.mix(self._inputs(shares))
 
     def mix_and_step(
         self, shares: Shares, y: np.ndarray, w: np.ndarray, times: np.ndarray | None = None
@@ -157,7 +159,7 @@ class Guard:
             if is_after_end:
                 self._end_block()
             own = w[part] if len(w) else w
-            mixed[part] = self._mixer.mix_and_step(inputs[:, part], y[part], own)
+            mixed[part] = self.mixer.mix_and_step(inputs[:, part], y[part], own)
             self.blocks.take(None if times is None else times[part])
             self.position += part.stop - part.start
             if is_end:
@@ -168,12 +170,12 @@ class Guard:
         """Mix by the weights that know the block."""
         is_first, before = not self.rows_so_far["learned"], self.blocks.delay
         self.blocks.end()
-        self._mixer.end_block()
+        self.mixer.end_block()
         if self.blocks.is_timed and (is_first or self.blocks.delay != before):
             fresh = self._new_mixer()
             if is_first:  # all inputs forecast its rows alike: no weight knows more than a new one
-                self._mixer = fresh
-            self._mixer.go_on_as(fresh)
+                self.mixer = fresh
+            self.mixer.go_on_as(fresh)
 
     def learn_waiting(self) -> None:
         """Mix by the weights that know the rows that wait, where trees have learned others.
@@ -181,7 +183,7 @@ class Guard:
         Amid a block this is for a guard that learns no more.
         """
         if self.rows_so_far["learned"]:
-            self._mixer.end_block()
+            self.mixer.end_block()
 
     def age_shares(self, of_members: np.ndarray, n_learned: int | None = None) -> np.ndarray:
         """Return the share of each age in the forecasts, float64 [G], sum 1.
@@ -200,7 +202,7 @@ class Guard:
         parameters, numbers = self._about
         assert parameters.drift is not None  # as documented
         ages = Ages(parameters.drift.first, parameters.drift.last)
-        kinds, of_guard = np.array(numbers) % len(KINDS), exponents_of(self._mixer)
+        kinds, of_guard = np.array(numbers) % len(KINDS), exponents_of(self.mixer)
         is_mixed = np.zeros(of_members.shape[1], np.bool_)
         is_mixed[0] = True
         known = ages.n_younger_than(self.blocks.delay), ages.n_younger_than(self.position + 1)
@@ -225,9 +227,20 @@ class Guard:
         everyone: np.ndarray = sum(shares[kind] for kind in self._counts)  # type: ignore[assignment]
         return np.stack([*means, mean(shares[PERMANENT], n_all), mean(everyone, n_all)])
 
+    def input_shares(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the inputs are means of, by number: members, and permanent trees.
+
+        Float64 [G, T] each: an input is the sum of both, times what these forecast.
+        """
+        kinds = np.array(self._about[1]) % len(KINDS)
+        of_kinds = [(kinds == kind) / count for kind, count in self._counts.items()]
+        none, all_ = np.zeros(len(kinds)), np.full(len(kinds), 1.0 / len(kinds))
+        of_permanent = [*(none for _ in of_kinds), all_, none]
+        return np.stack([*of_kinds, none, all_]), np.stack(of_permanent)
+
     def to_json(self) -> dict[str, Any]:
         """Return what it has learned."""
-        return {"position": self.position, **self.blocks.to_json(), **self._mixer.to_json()}
+        return {"position": self.position, **self.blocks.to_json(), **self.mixer.to_json()}
 
     def take_json(self, stored: Any, position: int | None = None) -> None:
         """Take over what :meth:`to_json` wrote, after ``position`` rows if that is known.
@@ -245,8 +258,8 @@ class Guard:
                 f"a guard should have the weights after {expected} rows, found {str(stored)[:80]}"
             )
         self.blocks.take_json(stored, int(found or 0))
-        self._mixer = self._new_mixer()
-        self._mixer.take_json(stored)
+        self.mixer = self._new_mixer()
+        self.mixer.take_json(stored)
         self.position = int(found or 0)
 
 

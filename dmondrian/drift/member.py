@@ -15,8 +15,7 @@ Shapes: n rows, d features, k outputs (K classes, or mean and variance), S place
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -119,6 +118,7 @@ class Member:
     ) -> None:
         its, d = parameters, parameters.n_features
         self.number, self.ages = number, ages
+        self._living: AtRest | None = None
         self._has_boosted, self._has_scaled = its.mixes_boosted_sets, its.mixes_scaled_trees
         power, floor = KINDS[number % len(KINDS)]
         self._covering = Covering(
@@ -189,29 +189,28 @@ class Member:
 
     def at_rest(self, position: int) -> AtRest:
         """Return the trees that answer after ``position`` rows, until others are learned."""
-        if self._at_rest is None:
+        if self._living is None:
             places = {int(birth): place for place, birth in enumerate(self.births)}
             octaves = range(self.ages.first, self.ages.last + 1)
             births = {k: ((position >> k) - 1) << k for k in octaves}
             found = {k: places[birth] for k, birth in births.items() if birth >= 0}
             scales = [self.scales[s] for s in found.values()] if self._covering.power else None
-            self._at_rest = AtRest([*found], [self.trees[s] for s in found.values()], scales)
-        return self._at_rest
-
-    def _asked_of(self, trees: Sequence[nodes.Tree]) -> tuple[Any, ...]:
-        """Return the policies, lifetimes and width of the answers of frozen trees."""
-        k = self._n_outputs
-        return trees, self._policies.loss, LargeShares(k), np.full(len(trees), np.inf), k + 1
+            self._living = AtRest([*found], [self.trees[s] for s in found.values()], scales)
+        return self._living
 
     def frozen_trees(self, position: int) -> list[FrozenTree]:
         """Return the trees of :meth:`at_rest` frozen; their answers begin with the outputs."""
-        its = self.at_rest(position)
-        return self._frozen.make(*self._asked_of(its.trees), 1, its.scales).trees
+        its, k = self.at_rest(position), self._n_outputs
+        loss, lives = self._policies.loss, np.full(len(its.trees), np.inf)
+        made = self._frozen.make(its.trees, loss, LargeShares(k), lives, k + 1, 1, its.scales)
+        return made.trees
 
     def _forecast_frozen(self, inputs: np.ndarray, X: np.ndarray, position: int) -> bool:
         """Do what :meth:`forecast` does, by frozen trees; return False while that does not pay."""
         its, k = self.at_rest(position), self._n_outputs
-        kept = self._frozen.trees(*self._asked_of(its.trees), 0, 1, its.scales)
+        loss, lives = self._policies.loss, np.full(len(its.trees), np.inf)
+        asked = its.trees, loss, LargeShares(k), lives, k + 1
+        kept = self._frozen.trees(*asked, n_rows=0, n_threads=1, scales=its.scales)
         if kept is None:
             return False
         answers = np.empty((len(its.trees), len(X), k + 1))
@@ -259,7 +258,7 @@ class Member:
 
     def _forget(self) -> None:
         """Forget what was found out from trees, before they change."""
-        self._frozen, self._at_rest = Frozen(), None
+        self._frozen, self._living = Frozen(), None
 
 
 def _caps(tree: nodes.Tree, ages: Ages, max_nodes: int | None) -> np.ndarray:

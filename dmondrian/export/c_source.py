@@ -26,7 +26,8 @@ from dmondrian._text.wording import on_one_line
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
 from dmondrian.export.onnx import opened
-from dmondrian.export.plain_trees import PlainTree, plain_trees
+from dmondrian.export.plain_tree import PlainTree
+from dmondrian.export.plain_trees import plain_trees
 from dmondrian.uncertainty.temperature_scaling import Calibration
 from dmondrian.uncertainty.temperature_scaling_kernels import FLOOR
 

@@ -4,9 +4,8 @@ Relies on :func:`dmondrian.export.plain_trees.plain_trees`, and on the package o
 `onnx`) for the file. Promises the forest's predictions, rounded to float32: the graph compares
 columns and adds leaves in double precision. (Trees are added in another order, which can change the
 rounding of sums half-way between two float32 numbers.)
-
-The operator is TreeEnsembleRegressor of ai.onnx.ml 3, whose leaves may hold several numbers; its
-successor TreeEnsemble (ai.onnx.ml 5) holds one, and fewer runtimes know it.
+Of forests that follow the stream to some units of that: each tree's forecasts are rounded before
+they are mixed.
 
 Shapes: n rows, d features, K classes, k outputs of a tree, T trees.
 """
@@ -14,7 +13,7 @@ Shapes: n rows, d features, K classes, k outputs of a tree, T trees.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,10 @@ from dmondrian._optional import require
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
 from dmondrian.export.graph import Graph
-from dmondrian.export.plain_trees import PlainTree, plain_trees
+from dmondrian.export.member_trees import asked
+from dmondrian.export.onnx_mixture import add_mixture
+from dmondrian.export.onnx_trees import add_trees
+from dmondrian.export.plain_trees import plain_trees
 from dmondrian.uncertainty.temperature_scaling import Calibration
 from dmondrian.uncertainty.temperature_scaling_kernels import FLOOR
 
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from dmondrian.data import Schema
 
 _KIND = "an ONNX model", b"\x08"  # files begin with the tag of ir_version, their first field
-LARGEST_FILE = 2**31 - 1  # bytes of a protocol buffer
-_BYTES_OF_NODE, _BYTES_OF_VALUE = 36, 22  # at most, for nodes and trees with up to seven digits
 
 
 def to_onnx(
@@ -113,8 +113,9 @@ def check_onnx_files(files: Iterable[str | PathLike[str]]) -> None:
 
 def _model(estimator: Any, encoded: Schema | None, schema: Schema | None) -> Any:
     """Return the model; ``encoded`` is the encoding of columns done inside of it, if any."""
-    trees = plain_trees(estimator)
-    _check_size(trees)
+    its = estimator.forest_.parameters
+    mixes = its.follows_stream and its.n_classes > 0
+    trees = [] if mixes else plain_trees(estimator)
     graph = Graph()
     if encoded is not None:
         from dmondrian.export.onnx_encoding import add_columns
@@ -131,7 +132,11 @@ def _model(estimator: Any, encoded: Schema | None, schema: Schema | None) -> Any
         if estimator._encodes_missing():
             X = _with_indicators(graph, X, estimator)
         takes = "encoded features: the encoding of columns is not part of this model"
-    _add_outputs(graph, estimator, _add_trees(graph, X, trees))
+    if mixes:
+        proba = add_mixture(graph, X, asked(estimator.forest_))
+        _add_classes(graph, estimator.classes_, proba)
+    else:
+        _add_outputs(graph, estimator, add_trees(graph, X, trees))
     return graph.model(_about(estimator, schema, takes))
 
 
@@ -160,18 +165,6 @@ def opened(model: Any) -> tuple[Any, Schema | None]:
     return load(model), None if stored is None else Schema.from_json(stored)
 
 
-def _check_size(trees: Sequence[PlainTree]) -> None:
-    n_values = sum(tree.value.shape[1] * int((tree.left < 0).sum()) for tree in trees)
-    n_nodes = sum(len(tree.left) for tree in trees)
-    n_bytes = _BYTES_OF_NODE * n_nodes + _BYTES_OF_VALUE * n_values
-    if n_bytes > LARGEST_FILE:
-        raise ParameterError(
-            f"{n_nodes:,} nodes and {n_values:,} numbers in leaves take up to {n_bytes / 1e9:.1f} "
-            "GB, and a file of ONNX holds 2.1 GB: export a forest of fewer trees or of a shorter "
-            "lifetime, or one with max_nodes"
-        )
-
-
 def _about(estimator: Any, schema: Schema | None, takes: str) -> dict[str, str]:
     """Return the metadata of the model."""
     names = getattr(estimator, "feature_names_in_", None)
@@ -188,38 +181,6 @@ def _about(estimator: Any, schema: Schema | None, takes: str) -> dict[str, str]:
     return metadata
 
 
-def _add_trees(graph: Graph, X: str, trees: Sequence[PlainTree]) -> str:
-    """Add the ensemble; return the name of its mean over trees, float32 [n, k]."""
-    sizes = [len(tree.left) for tree in trees]
-    tree_ids = np.repeat(np.arange(len(trees)), sizes)
-    node_ids = np.concatenate([np.arange(size) for size in sizes])
-    joined = PlainTree(*(np.concatenate(column) for column in zip(*trees, strict=True)))
-    is_leaf, k = joined.left < 0, joined.value.shape[1]
-    n_leaves = int(is_leaf.sum())
-    inner = {
-        "nodes_truenodeids": joined.left,
-        "nodes_falsenodeids": joined.right,
-        "nodes_featureids": joined.feature,
-    }
-    return graph.add(
-        "TreeEnsembleRegressor",
-        graph.add("Cast", X, to=np.float64),
-        domain="ai.onnx.ml",
-        n_targets=k,
-        aggregate_function="AVERAGE",
-        post_transform="NONE",
-        nodes_treeids=tree_ids.tolist(),
-        nodes_nodeids=node_ids.tolist(),
-        nodes_modes=np.where(is_leaf, "LEAF", "BRANCH_LEQ").tolist(),
-        nodes_values_as_tensor=joined.threshold.astype(np.float64),
-        target_treeids=np.repeat(tree_ids[is_leaf], k).tolist(),
-        target_nodeids=np.repeat(node_ids[is_leaf], k).tolist(),
-        target_ids=np.tile(np.arange(k), n_leaves).tolist(),
-        target_weights_as_tensor=joined.value[is_leaf].ravel(),
-        **{name: np.maximum(ids, 0).tolist() for name, ids in inner.items()},
-    )
-
-
 def _add_outputs(graph: Graph, estimator: Any, mean: str) -> None:
     """Add the operators between the mean over trees and the outputs of the estimator."""
     forest = estimator.forest_
@@ -230,8 +191,7 @@ def _add_outputs(graph: Graph, estimator: Any, mean: str) -> None:
         proba = mean
         if forest.calibration is not None:
             proba = _calibrated(graph, mean, forest.calibration)
-        _add_label(graph, classes, graph.add("ArgMax", proba, axis=1, keepdims=0))
-        graph.output(proba, "probabilities", np.float32, len(classes))
+        _add_classes(graph, classes, proba)
     else:
         above = graph.add("Greater", mean, graph.constant(np.float32(0.0)))
         flat = graph.add("Reshape", above, graph.constant(np.array([-1])))
@@ -241,6 +201,12 @@ def _add_outputs(graph: Graph, estimator: Any, mean: str) -> None:
             sides = [_response(graph, its.cost.loss, z) for z in (graph.add("Neg", mean), mean)]
             proba = graph.add("Concat", *sides, axis=1)
             graph.output(proba, "probabilities", np.float32, 2)
+
+
+def _add_classes(graph: Graph, classes: np.ndarray, proba: str) -> None:
+    """Add the outputs of a classifier that has probabilities, float32 [n, K]."""
+    _add_label(graph, classes, graph.add("ArgMax", proba, axis=1, keepdims=0))
+    graph.output(proba, "probabilities", np.float32, len(classes))
 
 
 def _add_label(graph: Graph, classes: np.ndarray, index: str) -> None:

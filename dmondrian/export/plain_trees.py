@@ -1,38 +1,26 @@
 """Export of a fitted forest as plain trees: links, thresholds and leaf values.
 
-Relies on flat predictors (:mod:`dmondrian.ensemble.predictor.predictor_kernels`). Promises that a
-row goes down a plain tree, by ``x <= threshold`` on the columns that the estimator takes, to the
-leaf that predicts it in the forest, and that the leaf has the forest's value, to the last bit; or
-an error with the reason why the forest is no sum over leaves.
+Relies on :mod:`dmondrian.export.plain_tree`. Promises that a row goes down a plain tree, by
+``x <= threshold`` on the columns that the estimator takes, to the leaf that predicts it in the
+forest, and that the leaf has the forest's value, to the last bit (of a regressor that follows the
+stream, times its weight); or an error with the reason why the forest is no sum over leaves.
 
 Shapes: m nodes of a tree, k outputs.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree
-from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.feature_scales import thresholds_of_given
 from dmondrian.estimators.one_state import one_state
-from dmondrian.tree import nodes
-from dmondrian.tree.box_encoding import has_boxes
-
-
-class PlainTree(NamedTuple):
-    """One tree, the root first."""
-
-    left: np.ndarray  # int32 [m], -1 at leaves
-    right: np.ndarray  # int32 [m], -1 at leaves
-    feature: np.ndarray  # int32 [m], -1 at leaves
-    threshold: np.ndarray  # float32 [m]; rows with x <= threshold go left; 0 at leaves
-    value: np.ndarray  # float64 [m, k], prediction of a leaf; 0 elsewhere
-    weight: np.ndarray  # float64 [m], weight of the rows learned below
+from dmondrian.export.member_trees import asked, summed_trees
+from dmondrian.export.plain_tree import PlainTree, plain_tree
 
 
 def plain_trees(estimator: Any) -> list[PlainTree]:
@@ -57,17 +45,20 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
     with one_state(estimator):
         forest = estimator.forest_
         parameters = forest.parameters
-        if parameters.follows_stream:
+        if parameters.follows_stream and parameters.n_classes:
             raise ParameterError(
-                'a forest with drift="follow" mixes what trees of all ages forecast by weights of '
-                "its own, which no tree ensemble does, neither of ONNX nor of "
-                "shap.TreeExplainer: train a forest without drift to export it; shap.Explainer "
+                'a classifier with drift="follow" mixes logarithms of what trees of all ages '
+                "forecast, which is no sum over trees as in C source, SHAP values or partial "
+                "dependence: export it to ONNX, or train a forest without drift; shap.Explainer "
                 "takes any function, such as predict_proba"
             )
         _check_leafwise(parameters)
+        if parameters.follows_stream:
+            return summed_trees(asked(forest))
         forest.check_learned()
         pairs = zip(forest.store.trees, forest.trees_at_rest(), strict=True)
-        return [_plain(tree, frozen, parameters) for tree, frozen in pairs]
+        steps = [partial(thresholds_of_given, parameters=parameters)]
+        return [plain_tree(tree, frozen, parameters.n_outputs, steps) for tree, frozen in pairs]
 
 
 def _check_leafwise(parameters: Any) -> None:
@@ -100,38 +91,6 @@ def _check_leafwise(parameters: Any) -> None:
             "a loss of your own computes predictions by a Python function, which cannot be "
             "exported; use a built-in loss to export"
         )
-
-
-def _plain(tree: nodes.Tree, frozen: FrozenTree, parameters: ForestParameters) -> PlainTree:
-    # index of each leaf's value, -1 for splits
-    leaf_index = np.full(int(tree.head_i[nodes.N_NODES]), -1)
-    leaf_index[frozen.leaves] = np.arange(len(frozen.leaves))
-    origin, m = np.array([tree.head_i[nodes.ROOT]]), 1  # nodes of a level, places given away
-    levels, first_child = [], []
-    while len(origin):  # level by level, children side by side
-        is_split = leaf_index[origin] < 0
-        levels.append(origin)
-        first_child.append(np.where(is_split, m + 2 * (np.cumsum(is_split) - 1), -1))
-        m += 2 * int(is_split.sum())
-        origin = tree.i[origin[is_split]][:, [nodes.LEFT, nodes.RIGHT]].ravel()
-    ends = np.cumsum([len(level) for level in levels])
-    origin, left = np.concatenate(levels), np.concatenate(first_child).astype(np.int32)
-    is_leaf = left < 0
-    right = np.where(is_leaf, left, left + 1)
-    feature = np.where(is_leaf, -1, tree.i[origin, nodes.FEATURE]).astype(np.int32)
-    own = thresholds_of_given(tree.f[origin, nodes.THRESHOLD], feature, parameters)
-    threshold = np.where(is_leaf, np.float32(0.0), own)
-    k = parameters.n_outputs
-    value = np.zeros((m, k))
-    # A Gaussian hierarchy's answers have a second moment behind the mean.
-    value[is_leaf] = frozen.answers[leaf_index[origin[is_leaf]], :k]
-    weight = tree.d[origin, nodes.STAT].copy()
-    if not has_boxes(tree.columns):  # splits of an online random forest stop counting
-        for level, end in zip(levels[::-1], ends[::-1], strict=True):
-            at = np.arange(end - len(level), end)
-            at = at[~is_leaf[at]]
-            weight[at] = weight[left[at]] + weight[right[at]]
-    return PlainTree(left, right, feature, threshold, value, weight)
 
 
 def shap_trees(estimator: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tests.drift.test_drift_forest import forest_of
 
 def slow_shares(forest: DriftForest) -> list[float]:
     """The sum over the ways from a tree through member, expert and guard, of their weights."""
-    n_inputs, guard = 1 + forest.ages.n_octaves, forest.guard._mixer.weights
+    n_inputs, guard = 1 + forest.ages.n_octaves, forest.guard.mixer.weights
     total = [0.0] * n_inputs
     numbers = forest.tree_numbers.tolist()
     kinds = sorted({number % len(KINDS) for number in numbers})

@@ -251,7 +251,7 @@ def test_labels_far_from_0_are_mixed_as_well(offset: float) -> None:
     ]
     assert errors[1] == pytest.approx(errors[0], rel=0.02)
     weights = [
-        exponents_of(each.guard._mixer) for each in (learned(X, y)[0], learned(X, y + offset)[0])
+        exponents_of(each.guard.mixer) for each in (learned(X, y)[0], learned(X, y + offset)[0])
     ]
     np.testing.assert_allclose(weights[1], weights[0], atol=0.05)
 

@@ -231,7 +231,7 @@ def test_what_has_no_labels_is_refused_with_the_reason(rows) -> None:
 def test_a_forest_beyond_the_largest_file_is_refused(rows, monkeypatch) -> None:
     forest = AMFClassifier(n_estimators=2, random_state=0).fit(rows[0][:300], rows[1][:300])
     reported = len(to_onnx(forest).SerializeToString())
-    monkeypatch.setattr("dmondrian.export.onnx.LARGEST_FILE", reported - 1)
+    monkeypatch.setattr("dmondrian.export.onnx_trees.LARGEST_FILE", reported - 1)
     with pytest.raises(ParameterError, match=r"holds 2\.1 GB"):
         to_onnx(forest)
 

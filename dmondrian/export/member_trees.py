@@ -1,0 +1,209 @@
+"""The trees of a forest that follows the stream, by what its mixtures take of them.
+
+A member mixes inputs: its permanent tree, a tree of each octave of age, the mean of its scaled
+trees, and the boosted set (:mod:`dmondrian.drift.member`); the guard mixes means of members
+(:mod:`dmondrian.drift.guard`). Of numbers both mixtures are sums of their inputs times weights, so
+that the forest is one sum over trees; of classes they are sums of logarithms.
+
+Relies on the forest as it is asked: after ``fit`` with a delay it knows the rows that wait.
+Promises the trees' own forecasts, to the last bit.
+
+Shapes: M members, G inputs of a member's mixture, S slots, T trees, k outputs: K classes, or 1 for
+the mean.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dmondrian.boosting.boosted_set import BoostedSet
+from dmondrian.boosting.kept_rows import Labelled
+from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.drift.member import Member
+from dmondrian.drift.mixer import Mixer
+from dmondrian.drift.waiting_rows import check_learned
+from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree
+from dmondrian.ensemble.settings.row_thresholds import thresholds_of_rows
+from dmondrian.estimators.feature_scales import thresholds_of_given
+from dmondrian.export.plain_tree import AsGiven, PlainTree, plain_tree
+
+BOOSTED = -1  # slot of an input that the boosted set answers
+
+
+class Slot(NamedTuple):
+    """Trees of a member whose mean is one input of its mixture."""
+
+    member: int  # its place
+    number: int  # of the slot in the member
+    trees: list[PlainTree]
+
+
+class MemberTrees(NamedTuple):
+    """The trees of all members."""
+
+    slots: list[Slot]  # as many of each member, in the same order
+    of_inputs: list[int]  # [G], the number of the slot that answers an input, or BOOSTED
+    boosted: list[PlainTree]  # of the set, whose values are added to its first scores
+
+    @property
+    def n_slots(self) -> int:
+        """Slots of a member."""
+        return 1 + max(self.of_inputs)
+
+
+def asked(forest: Any) -> DriftForest:
+    """Return the forest to ask, which has learned rows.
+
+    Raises
+    ------
+    ParameterError
+        If trees have learned none.
+    """
+    found: DriftForest = forest.asked()
+    check_learned(found.rows_so_far, found.parameters.following)
+    return found
+
+
+def member_trees(forest: DriftForest) -> MemberTrees:
+    """Return the trees of a forest that has learned rows, and is asked now."""
+    permanent, n = _frozen(forest), len(forest.members)
+    k = 1 if forest.task.is_regression else forest.task.n_outputs
+    given = _given(forest)
+    n_young = forest.ages.n_younger_than(forest.blocks.delay)
+    octaves = forest.members[0].at_rest(forest.position).octaves
+    mixed = [octave for octave in octaves if octave - forest.ages.first >= n_young]
+    of_inputs = [0] * forest.members[0].n_inputs
+    for number, octave in enumerate(mixed, start=1):
+        of_inputs[1 + octave - forest.ages.first] = number
+    slots = []
+    for i, (member, tree) in enumerate(zip(forest.members, forest.store.trees, strict=True)):
+        slots.append(Slot(i, 0, [plain_tree(tree, permanent[i], k, [given])]))
+        found = dict(zip(octaves, _covering(member, forest.position, k, given), strict=True))
+        slots += [Slot(i, 1 + j, [found[octave]]) for j, octave in enumerate(mixed)]
+    if forest.scaled is not None and forest.scaled.forest is not None:
+        scaled = forest.scaled.forest
+        of_inputs[-2] = 1 + len(mixed)
+        steps = [_given(scaled), given]
+        pairs = zip(scaled.store.trees, _frozen(scaled), strict=True)
+        trees = [plain_tree(tree, frozen, k, steps) for tree, frozen in pairs]
+        each = len(trees) // n
+        slots += [Slot(i, of_inputs[-2], trees[i * each : (i + 1) * each]) for i in range(n)]
+    boosted = []
+    if forest.boosted is not None and forest.boosted.newest is not None:
+        of_inputs[-1] = BOOSTED
+        boosted = _of_set(forest.boosted.newest, forest.boosted.kept_rows(), given)
+    return MemberTrees(slots, of_inputs, boosted)
+
+
+def summed_trees(forest: DriftForest) -> list[PlainTree]:
+    """Return trees whose mean is what a forest of numbers forecasts, up to rounding."""
+    its, of_set = member_trees(forest), 0.0
+    of_guard = _weights_of_means(forest.guard.mixer)
+    of_members, of_permanent = (of_guard @ share for share in forest.guard.input_shares())
+    factors = np.zeros((len(forest.members), its.n_slots))
+    factors[:, 0] = of_permanent
+    for member, row, share in zip(forest.members, factors, of_members.tolist(), strict=True):
+        weights = share * _weights_of_means(member.mixer)
+        for number, weight in zip(its.of_inputs, weights.tolist(), strict=True):
+            if number == BOOSTED:
+                of_set += weight
+            else:
+                row[number] += weight
+    weighted = [(tree, of_set) for tree in its.boosted]
+    for slot in its.slots:
+        factor = factors[slot.member, slot.number] / len(slot.trees)
+        weighted += [(tree, factor) for tree in slot.trees]
+    n = len(weighted)
+    return [tree._replace(value=n * factor * tree.value) for tree, factor in weighted]
+
+
+def _weights_of_means(mixer: Mixer) -> np.ndarray:
+    """Return the weight of each input in the mean that a linear mixture forecasts, float64 [G]."""
+    n = mixer.weights.inputs.shape[1]
+    laws = np.zeros((n, n, 2))
+    laws[:, :, 0] = np.eye(n)  # each row: one input forecasts 1, the others 0
+    weights: np.ndarray = mixer.mix(laws)[:, 0]
+    return weights
+
+
+def _given(ensemble: Ensemble) -> AsGiven:
+    """Return what takes thresholds of rows as an ensemble's trees see them to rows as it does."""
+    return partial(thresholds_of_given, parameters=ensemble.parameters)
+
+
+def _frozen(ensemble: Ensemble) -> list[FrozenTree]:
+    """Return the trees as members ask them, frozen."""
+    its, trees = ensemble.predictor, ensemble.store.trees
+    output, lives = its.sample_output, np.full(len(trees), np.inf)
+    return its.frozen.make(trees, output.loss, its.policies.rule, lives, output.width, 1).trees
+
+
+def _covering(member: Member, position: int, k: int, given: AsGiven) -> list[PlainTree]:
+    """Return the member's tree of each octave."""
+    its, found = member.at_rest(position), []
+    for i, (tree, frozen) in enumerate(zip(its.trees, member.frozen_trees(position), strict=True)):
+        steps = [given]
+        if its.scales is not None:
+            steps = [partial(_unscaled, scales=its.scales[i]), given]
+        found.append(plain_tree(tree, frozen, k, steps))
+    return found
+
+
+def _unscaled(thresholds: np.ndarray, features: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Return thresholds of features before they are multiplied by scales, float32 [d]."""
+    return thresholds_of_rows(thresholds, scales[features])
+
+
+def _of_set(boosted: BoostedSet, kept: Labelled, given: AsGiven) -> list[PlainTree]:
+    """Return the trees of a boosted set; those of a number have its center among them.
+
+    What a set keeps of its rows weighs the nodes.
+    """
+    its, k = boosted.trees, len(boosted.first_scores)
+    unit = boosted.scale or 1.0
+    found = []
+    for t, (n, output) in enumerate(zip(its.n_splits.tolist(), its.outputs.tolist(), strict=True)):
+        # The children of split i are nodes 1 + 2 i and 2 + 2 i.
+        children, below = its.children[t, :n].ravel(), 1 + np.arange(2 * n)
+        is_split, place = children >= 0, np.zeros(n, np.int64)
+        place[children[is_split]] = below[is_split]
+        leaves, numbers = below[~is_split], -1 - children[~is_split]
+        if not n:
+            leaves, numbers = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        m = 2 * n + 1
+        left, right, feature = (np.full(m, -1, np.int32) for _ in range(3))
+        left[place], right[place], feature[place] = below[::2], below[1::2], its.columns[t, :n]
+        threshold, value = np.zeros(m, np.float32), np.zeros((m, k))
+        threshold[place] = its.thresholds[t, :n]
+        value[leaves, output] = unit * its.answers[t, numbers]
+        reached = _reached(left, right, feature, threshold, kept)
+        threshold[place] = given(its.thresholds[t, :n], its.columns[t, :n])
+        found.append(PlainTree(left, right, feature, threshold, value, reached))
+    if boosted.scale:
+        none, zero, total = np.full(1, -1, np.int32), np.zeros(1, np.float32), kept.w.sum()
+        center = boosted.first_scores[None]
+        found.append(PlainTree(none, none, none, zero, center, np.full(1, total)))
+    return found
+
+
+def _reached(
+    left: np.ndarray,
+    right: np.ndarray,
+    feature: np.ndarray,
+    thresholds: np.ndarray,
+    kept: Labelled,
+) -> np.ndarray:
+    """Return the weight of the kept rows that come to each node, float64 [m]."""
+    weight, at = np.zeros(len(left)), np.zeros(len(kept.y), np.int64)
+    rows = np.arange(len(at))
+    while len(rows):
+        weight += np.bincount(at[rows], kept.w[rows], len(left))
+        rows = rows[left[at[rows]] >= 0]
+        here = at[rows]
+        goes_left = kept.X[rows, feature[here]] <= thresholds[here]
+        at[rows] = np.where(goes_left, left[here], right[here])
+    return weight
