@@ -180,6 +180,8 @@ def _use_following(kind: Any, X: Any, chosen: dict[str, Any]) -> None:
             model.partial_fit(X, y, sample_weight=w)
         model.predict(X)
         model.predict(X[:1])
+        model.forest_.freeze()  # as forecasts of many rows do
+        model.predict(X)
         model.weighted_depth(X)
         _store(model)
 

@@ -44,7 +44,7 @@ from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.scaled_trees import ScaledTrees
 from dmondrian.drift.stored_rows import kept_apart, stored_apart
 from dmondrian.drift.task import task_of
-from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn
+from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn, frozen_trees
 from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
@@ -516,6 +516,18 @@ class Members(Forest):
         if self.scaled is not None:
             self.scaled.learn(X.values, y, w, n_threads)
         self.position += len(y)
+
+    def freeze(self, n_threads: int = 1) -> None:
+        """Freeze the trees now, for few forecasts; many do so by themselves."""
+        if self.position:
+            frozen_trees(self)
+            if self.scaled is not None and self.scaled.forest is not None:
+                frozen_trees(self.scaled.forest)
+            run_threads(
+                lambda i: self.members[i].frozen_trees(self.position),
+                range(len(self.members)),
+                n_threads,
+            )
 
     def _expect(self, n_rows: int) -> None:
         """Count rows that trees will be asked about, so that they are frozen where it pays."""

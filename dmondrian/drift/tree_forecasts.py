@@ -12,6 +12,7 @@ import numpy as np
 
 from dmondrian.drift.task import Task
 from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.sums.exact_sums import units
 from dmondrian.tree import nodes
@@ -62,3 +63,10 @@ def forecast(ensemble: Ensemble, task: Task, X: np.ndarray | PreparedRows) -> np
     chosen = ensemble.policies._replace(loss=output.loss)
     found = ensemble.predictor.answers(X, chosen, lives, output.width)
     return task.forecasts(found[:, :, 0], ensemble.store.origin)
+
+
+def frozen_trees(ensemble: Ensemble) -> list[FrozenTree]:
+    """Return the trees frozen, as :func:`forecast` asks them; those it asks next are these."""
+    its, trees = ensemble.predictor, ensemble.store.trees
+    output, lives = its.sample_output, np.full(len(trees), np.inf)
+    return its.frozen.make(trees, output.loss, its.policies.rule, lives, output.width, 1).trees

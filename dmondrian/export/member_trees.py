@@ -24,9 +24,9 @@ from dmondrian.boosting.kept_rows import Labelled
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.drift.member import Member
 from dmondrian.drift.mixer import Mixer
+from dmondrian.drift.tree_forecasts import frozen_trees
 from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.ensemble import Ensemble
-from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree
 from dmondrian.ensemble.settings.row_thresholds import thresholds_of_rows
 from dmondrian.estimators.feature_scales import thresholds_of_given
 from dmondrian.export.plain_tree import AsGiven, PlainTree, plain_tree
@@ -70,7 +70,7 @@ def asked(forest: Any) -> DriftForest:
 
 def member_trees(forest: DriftForest) -> MemberTrees:
     """Return the trees of a forest that has learned rows, and is asked now."""
-    permanent, n = _frozen(forest), len(forest.members)
+    permanent, n = frozen_trees(forest), len(forest.members)
     k = 1 if forest.task.is_regression else forest.task.n_outputs
     given = _given(forest)
     n_young = forest.ages.n_younger_than(forest.blocks.delay)
@@ -88,7 +88,7 @@ def member_trees(forest: DriftForest) -> MemberTrees:
         scaled = forest.scaled.forest
         of_inputs[-2] = 1 + len(mixed)
         steps = [_given(scaled), given]
-        pairs = zip(scaled.store.trees, _frozen(scaled), strict=True)
+        pairs = zip(scaled.store.trees, frozen_trees(scaled), strict=True)
         trees = [plain_tree(tree, frozen, k, steps) for tree, frozen in pairs]
         each = len(trees) // n
         slots += [Slot(i, of_inputs[-2], trees[i * each : (i + 1) * each]) for i in range(n)]
@@ -133,13 +133,6 @@ def _weights_of_means(mixer: Mixer) -> np.ndarray:
 def _given(ensemble: Ensemble) -> AsGiven:
     """Return what takes thresholds of rows as an ensemble's trees see them to rows as it does."""
     return partial(thresholds_of_given, parameters=ensemble.parameters)
-
-
-def _frozen(ensemble: Ensemble) -> list[FrozenTree]:
-    """Return the trees as members ask them, frozen."""
-    its, trees = ensemble.predictor, ensemble.store.trees
-    output, lives = its.sample_output, np.full(len(trees), np.inf)
-    return its.frozen.make(trees, output.loss, its.policies.rule, lives, output.width, 1).trees
 
 
 def _covering(member: Member, position: int, k: int, given: AsGiven) -> list[PlainTree]:

@@ -70,7 +70,7 @@ def to_onnx(
         The forest is no tree ensemble (``predict_extension="expected"``, ``domain="cube"``, a loss
         of your own), is larger than a file of ONNX may be, or has no columns that ONNX could
         encode; or `out` cannot be written, or is a file of another kind. The message has the
-        reason.
+        reason. A forest with ``drift="follow"`` is written as it mixes its trees now.
     MissingPackageError
         The package onnx is not installed.
 

@@ -421,5 +421,7 @@ def _warm_members(parameters: ForestParameters) -> None:
             scaled.forest.freeze()  # as trees of a search are
             scaled.forest.predict_sums(X)
     forest.predict_proba(X)
+    forest.freeze()  # as forecasts of many rows do
+    forest.predict_proba(X)
     forest_from_state(*decode_forest(encode_forest(*forest.stored())))
     Summary.of(forest)
