@@ -10,7 +10,7 @@ where columns matter.
 
 A member's forecast is the mean over ``N_TREES`` of them: the mean of few trees is far behind that
 of many where columns act together, and a scaled tree costs a tenth of a member or less. A search
-takes seconds, in which readers and Ctrl-C wait.
+takes seconds; it changes nothing, so that neither readers nor Ctrl-C wait for it.
 
 Relies on :class:`dmondrian.forest.forest.Forest` and on the rows that
 :class:`dmondrian.boosting.boosted_stream.BoostedStream` keeps. Promises a pure function of the
@@ -142,10 +142,10 @@ class ScaledTrees:
             means[..., 1] += np.add.accumulate(apart * apart, axis=1)[:, -1] / N_TREES
         return means
 
-    def grow_after(
+    def grown_after(
         self, before: int, position: int, kept_rows: Callable[[], Labelled], n_threads: int
-    ) -> None:
-        """Replace the trees if they were born since ``before`` rows were learned.
+    ) -> Forest | None:
+        """Return the trees that were born since ``before`` rows, to replace these; None for none.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ class ScaledTrees:
         """
         birth = last_birth(before, position)
         if birth is None or not has_scaled_trees(self._parameters, position):
-            return
+            return None
         kept = kept_rows()
         n = min(len(kept.y), _MOST_SEARCHED)
         newest = kept.taken(slice(len(kept.y) - n, None))
@@ -168,7 +168,7 @@ class ScaledTrees:
         scales = self.shared(position, search)
         forest = Forest(self._of_scales(scales), self._numbers)
         forest.update(kept.X, kept.y, kept.w, n_threads)
-        self.forest = forest
+        return forest
 
     def _of_scales(self, scales: Scales) -> ForestParameters:
         return self._parameters.replace(feature_scales=scales)

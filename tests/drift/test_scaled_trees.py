@@ -235,9 +235,9 @@ def test_the_bound_is_part_of_the_parameters_and_no_matter_of_memory(
     """Stored forests have it, and go on with it."""
     settings = settings_of(n_classes=n_classes).replace(max_nodes=given)
     own = ScaledTrees(settings, [0])
-    own.grow_after(0, FIRST_BIRTH, lambda: Labelled(*rows_of(n_classes)), 1)
-    assert own.forest is not None
-    assert own.forest.parameters.max_nodes == most
+    grown = own.grown_after(0, FIRST_BIRTH, lambda: Labelled(*rows_of(n_classes)), 1)
+    assert grown is not None
+    assert grown.parameters.max_nodes == most
 
 
 def rows_of(n_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
