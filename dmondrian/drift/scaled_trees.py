@@ -68,6 +68,16 @@ def has_scaled_trees(parameters: ForestParameters, position: int) -> bool:
     return position >= FIRST_BIRTH and parameters.n_features <= WIDEST_AUTO
 
 
+def never_grown(parameters: ForestParameters) -> str | None:
+    """Return, as a sentence of a warning, why no scaled trees are ever grown; None if they are."""
+    if not parameters.mixes_scaled_trees or parameters.n_features <= WIDEST_AUTO:
+        return None
+    return (
+        f'"scaled" of experts grows no trees: rows have {parameters.n_features:,} features, and '
+        f"scales are searched for up to {WIDEST_AUTO}: leave it out, or give fewer"
+    )
+
+
 class ScaledTrees:
     """Scaled trees of some members.
 

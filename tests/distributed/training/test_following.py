@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import re
@@ -34,6 +35,7 @@ from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.errors import CheckpointError, CorruptError, ParameterError
 from dmondrian.estimators.stream_following import EXPERTS
 from dmondrian.frames import FrameModel
+from dmondrian.tuning.auto_settings import WIDEST_AUTO
 from tests.distributed.conftest import ADULT, COLUMNS, Fit, Grow, Once, digests, resize, table_of
 from tests.distributed.scoring.test_tree_pipeline import limit_of, manifest, plan_small
 from tests.distributed.training.test_generalized import rows_of
@@ -212,6 +214,24 @@ def test_shards_of_a_worker_share_the_boosted_sets_and_the_scales(
     shards[1].boosted.newest.first_scores[0] += 1.0
     with pytest.raises(ParameterError, match="learned other rows"):
         type(shards[0]).join(shards)
+
+
+def test_a_run_warns_once_that_it_grows_no_scaled_trees(
+    client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    n, d = 40, WIDEST_AUTO + 1
+    X = np.random.default_rng(0).random((n, d), np.float32)
+    columns = {f"x{j}": X[:, j] for j in range(d)}
+    pq.write_table(pa.table({**columns, "y": X[:, 0] > 0.5}), tmp_path / "rows.parquet")
+    estimator, given = following(1, experts=EXPERTS), (tmp_path / "rows.parquet",)
+    with caplog.at_level(logging.WARNING, "dmondrian"):
+        for _ in range(2):
+            run = train(estimator, *given, target="y", run=tmp_path / "run", client=client)
+    found = [r.getMessage() for r in caplog.records if "grows no trees" in r.getMessage()]
+    assert run.to_local().forest_.rows_so_far["learned"] == n
+    with pytest.warns(UserWarning, match="grows no trees") as warned:
+        estimator.fit(X, X[:, 0] > 0.5)
+    assert found == [str(one.message) for one in warned]
 
 
 @pytest.mark.thorough
