@@ -33,7 +33,7 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest.forest import Forest
 from dmondrian.tuning.auto_settings import WIDEST_AUTO
-from dmondrian.tuning.feature_scales import learn_scales
+from dmondrian.tuning.feature_scales import learn_scales, may_be_learned
 
 FIRST_BIRTH, LONGEST_LIFE = 1024, 65536  # rows, powers of two whose exponents are both even
 N_TREES = 8
@@ -213,10 +213,13 @@ class ScaledTrees:
         if header is None:
             return
         forest = Forest.from_state(header, trees)
-        is_its = forest.parameters == self._of_scales(forest.parameters.feature_scales)
+        scales = forest.parameters.feature_scales
+        is_its = forest.parameters == self._of_scales(scales)
         is_its = is_its and forest.tree_numbers.tolist() == self._numbers
         if not is_its or forest.warmup is not None or not forest.total_weight > 0.0:
             raise CorruptError("scaled trees should be those of the members, with rows")
+        if scales is not None and not may_be_learned(scales):
+            raise CorruptError("scaled trees should have scales that are powers of two up to 1")
         if set(header) != _KEYS:
             raise CorruptError(f"scaled trees should have {sorted(_KEYS)}, found {sorted(header)}")
         self.forest = forest
