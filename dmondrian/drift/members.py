@@ -351,15 +351,16 @@ class Members(Forest):
         for block, is_after_end, is_end in self.blocks.cut(number, len(y), times):
             for part, is_mark in self._parts(number, block):
                 labels = y[part], weights[part] if len(weights) else weights
+                piece = prepared[part]
                 ends_before = is_after_end and part.start == block.start
                 ends_with = waits and is_end and part.stop == block.stop
                 born: _Born | None = None
                 if ends_before:
                     born = self._born_with(self.waiting, n_threads)
                 elif ends_with:
-                    born = self._born_with(self._waiting_with(prepared[part], *labels), n_threads)
+                    born = self._born_with(self._waiting_with(piece, *labels), n_threads)
                 elif not waits:
-                    born = self._born_with(Waiting(prepared[part].values, *labels), n_threads)
+                    born = self._born_with(Waiting(piece.values, *labels), n_threads)
                 with alone(), interrupts_held():
                     self.is_complete, self._asked = False, None
                     try:
@@ -367,9 +368,9 @@ class Members(Forest):
                             self._end_block(born, n_threads)
                         if waits:
                             own = None if times is None else times[part]
-                            answer = self._wait(prepared[part], *labels, n_threads, own)
+                            answer = self._wait(piece, *labels, n_threads, own)
                         else:
-                            answer = self._learn_at_once(prepared[part], *labels, born, n_threads)
+                            answer = self._learn_at_once(piece, *labels, born, n_threads)
                         if ends_with:
                             self._end_block(born, n_threads)
                         if is_mark:
