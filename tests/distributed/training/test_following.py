@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import re
 import shutil
 import signal
@@ -21,7 +20,7 @@ from distributed import Client
 
 from dmondrian import AMFClassifier, AMFRegressor, load
 from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.checkpoint import Manifest, Run, kept_shares
+from dmondrian.checkpoint import Manifest, Run, encode_forest, kept_shares
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.merging import merge
 from dmondrian.checkpoint.model import known_trees, look_at_model
@@ -53,7 +52,7 @@ def following(n_estimators: int = 5, delay: int = 1, **others: Any) -> AMFClassi
 
 
 def state_of(model: Any) -> bytes:
-    return pickle.dumps(model.forest_.state())
+    return encode_forest(*model.forest_.state())  # a pickle depends on which texts are one object
 
 
 def alone(run: TrainedRun, estimator: AMFClassifier, n: int = ROWS) -> Any:
