@@ -17,6 +17,7 @@ Shapes: n rows, d columns.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -118,6 +119,19 @@ class BoostedStream:
     def answer(self, X: np.ndarray) -> np.ndarray | None:
         """Return what :meth:`BoostedSet.answer` does; None where there is no set yet."""
         return None if self.newest is None else self.newest.answer(X)
+
+    def born_with(self, X: np.ndarray, y: np.ndarray, w: np.ndarray) -> BoostedStream | None:
+        """Return the stream after the rows that come next, if a set is born; this one stays.
+
+        Parameters as in :meth:`learn`.
+        """
+        before = self._kept.position
+        if self.next_birth(before) > before + len(y):
+            return None
+        found = copy.copy(self)
+        found._kept = self._kept.copy()
+        found.learn(X, y, w)
+        return found
 
     def learn(self, X: np.ndarray, y: np.ndarray, w: np.ndarray) -> None:
         """Take the rows that come next; fit the last set born among them, or behind them.

@@ -13,6 +13,7 @@ Shapes: n rows, d columns, m sampled rows.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,6 +95,14 @@ class KeptRows:
         """Return the newest ``n`` rows, or as many as are kept without gaps."""
         there = self.position - self._n_left
         return self._recent.taken(slice(max(0, there - n), there))
+
+    def copy(self) -> KeptRows:
+        """Return the same rows, which others can be added to."""
+        found, there = copy.copy(self), self.position - self._n_left
+        found._recent = Labelled(*(np.empty_like(part) for part in self._recent))
+        for own, its in zip(found._recent, self._recent, strict=True):
+            own[:there] = its[:there]
+        return found
 
     def add(self, rows: Labelled) -> None:
         """Take the rows that come next."""

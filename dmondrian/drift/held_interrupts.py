@@ -3,7 +3,8 @@
 A forest that never forgets may be torn by one amid a part of its rows, and refuses to go on. A
 forest that follows the stream takes many steps of Python for a row, so it holds off interrupts
 while a piece of at most 1,024 rows is learned, or the rows of a block that is full: it is never
-torn by them, and goes on from the row after that piece.
+torn by them, and goes on from the row after that piece. What is born with a piece is found before,
+where an interrupt ends it at once.
 
 Relies on signal handlers running on the main thread alone. Promises that the handler of before is
 called, once, after the step, and that other threads, where no interrupt is raised, are let alone.

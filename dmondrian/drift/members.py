@@ -12,10 +12,14 @@ by a copy that has learned them. In place of trees younger than ``delay`` the pe
 mixed. Where the delay is a time, blocks are of that time, and end when a row of a later one comes
 (:mod:`dmondrian.drift.label_blocks`).
 
+Boosted sets and scaled trees that are born with rows are found from rows alone, before trees learn
+these: a birth that fails, or that Ctrl-C ends, leaves the members as they were before the rows, and
+who gives them again has it done again.
+
 Relies on :class:`dmondrian.forest.forest.Forest`. Promises that the state is a pure function of
 the parameters, the seed, the numbers of the members and the rows in order, whatever the cuts
-between calls and the number of threads; and that Ctrl-C is raised between two pieces of rows, where
-the forest is whole (:mod:`dmondrian.drift.held_interrupts`).
+between calls and the number of threads; and that Ctrl-C is raised between two pieces of rows, or
+amid a birth, where the forest is whole (:mod:`dmondrian.drift.held_interrupts`).
 
 Shapes: n rows, d features, k outputs (K classes, or mean and variance), T members, G inputs of a
 member's mixture.
@@ -67,6 +71,13 @@ class Forecast(NamedTuple):
 
     shares: Shares
     of_members: np.ndarray  # float64 [T, n, K]
+
+
+class _Born(NamedTuple):
+    """What takes the place of others once trees have learned the rows that it was born with."""
+
+    boosted: BoostedStream
+    scaled: Forest | None  # None where none is born
 
 
 class Members(Forest):
@@ -336,23 +347,33 @@ class Members(Forest):
             X, y, w, ends = X[kept], y[kept], w[kept], ends[kept]
             times = None if times is None else times[kept]
         weights, prepared = _NONE if w is None else np.asarray(w, np.float64), self.prepare(X)
-        self.is_complete, self._asked = False, None
         number, self.ages_noted = self.position + len(self.waiting.y), {}
         waits = self.blocks.is_timed or self.blocks.delay > 1
         for block, is_after_end, is_end in self.blocks.cut(number, len(y), times):
             for part, is_mark in self._parts(number, block):
                 labels = y[part], weights[part] if len(weights) else weights
+                piece = prepared[part]
+                ends_before = is_after_end and part.start == block.start
+                ends_with = waits and is_end and part.stop == block.stop
+                born: _Born | None = None
+                if ends_before:
+                    born = self._born_with(self.waiting, n_threads)
+                elif ends_with:
+                    born = self._born_with(self._waiting_with(piece, *labels), n_threads)
+                elif not waits:
+                    born = self._born_with(Waiting(piece.values, *labels), n_threads)
                 with alone(), interrupts_held():
+                    self.is_complete, self._asked = False, None
                     try:
-                        if is_after_end and part.start == block.start:
-                            self._end_block(n_threads)
+                        if ends_before:
+                            self._end_block(born, n_threads)
                         if waits:
                             own = None if times is None else times[part]
-                            answer = self._wait(prepared[part], *labels, n_threads, own)
+                            answer = self._wait(piece, *labels, n_threads, own)
                         else:
-                            answer = self._learn_at_once(prepared[part], *labels, n_threads)
-                        if waits and is_end and part.stop == block.stop:
-                            self._end_block(n_threads)
+                            answer = self._learn_at_once(piece, *labels, born, n_threads)
+                        if ends_with:
+                            self._end_block(born, n_threads)
                         if is_mark:
                             self.ages_noted[number + part.stop] = self.age_exponents()
                         self.n_done = int(ends[part.stop - 1])
@@ -397,7 +418,23 @@ class Members(Forest):
             yield slice(first, stop)
             first = stop
 
-    def _learn_at_once(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> Any:
+    def _born_with(self, rows: Waiting, n_threads: int) -> _Born | None:
+        """Return what is born with rows that trees are about to learn, None for nothing.
+
+        Nothing is changed: for lack of memory this may fail, and interrupts may end it.
+        """
+        boosted = None if self.boosted is None else self.boosted.born_with(*rows)
+        if boosted is None:  # where scaled trees are born a set is
+            return None
+        scaled: Forest | None = None
+        if self.scaled is not None:
+            stop = self.position + len(rows.y)
+            scaled = self.scaled.grown_after(self.position, stop, boosted.kept_rows, n_threads)
+        return _Born(boosted, scaled)
+
+    def _learn_at_once(
+        self, X: PreparedRows, y: np.ndarray, w: np.ndarray, born: _Born | None, n_threads: int
+    ) -> Any:
         """Forecast and learn row after row."""
         permanent, unit = forecast_and_learn(self, self.task, X, y, w, n_threads)
         of_members = np.empty(permanent.shape)
@@ -417,7 +454,7 @@ class Members(Forest):
         run_threads(learn, range(len(self.members)), n_threads)
         answer = self._settle(self._shares(permanent, of_members, unit), y, w)
         self.position += len(y)
-        self._learn_kept(X.values, y, w, n_threads)
+        self._learn_kept(X.values, y, w, born)
         return answer
 
     def _add_others(
@@ -435,13 +472,21 @@ class Members(Forest):
             if boosted is not None:
                 inputs[-1, :, : boosted.shape[1]] = boosted
 
-    def _learn_kept(self, X: np.ndarray, y: np.ndarray, w: np.ndarray, n_threads: int) -> None:
-        """Keep the rows just learned; fit the set, and grow the scaled trees, born since."""
-        if self.boosted is not None:
-            self.boosted.learn(X, y, w)
-            if self.scaled is not None:
-                before = self.position - len(y)
-                self.scaled.grow_after(before, self.position, self.boosted.kept_rows, n_threads)
+    def _learn_kept(self, X: np.ndarray, y: np.ndarray, w: np.ndarray, born: _Born | None) -> None:
+        """Keep the rows just learned; have what was born with them take its place."""
+        if born is None:
+            if self.boosted is not None:
+                self.boosted.learn(X, y, w)
+            return
+        self.boosted = born.boosted
+        if self.scaled is not None and born.scaled is not None:
+            self.scaled.forest = born.scaled
+
+    def _waiting_with(self, X: PreparedRows, y: np.ndarray, w: np.ndarray) -> Waiting:
+        """Return the rows that wait, and others behind them."""
+        more = Waiting(X.values, y, w if len(w) else np.ones(len(y)))
+        both = zip(self.waiting, more, strict=True)
+        return Waiting(*(np.concatenate(pair) for pair in both))
 
     def _wait(
         self,
@@ -455,9 +500,7 @@ class Members(Forest):
         self._expect(len(X))
         answer = self._settle(self._shares(*self._forecast(X, n_threads, (y, w))), y, w, times)
         self.blocks.take(times)
-        more = Waiting(X.values, y, w if len(w) else np.ones(len(y)))
-        both = zip(self.waiting, more, strict=True)
-        self.waiting = Waiting(*(np.concatenate(pair) for pair in both))
+        self.waiting = self._waiting_with(X, y, w)
         return answer
 
     def asked(self, n_threads: int = 1) -> Self:
@@ -482,23 +525,23 @@ class Members(Forest):
         learned nothing stay as they are.
         """
         if self.position:
-            self._learn_block(n_threads)
+            self._learn_block(self._born_with(self.waiting, n_threads), n_threads)
 
-    def _end_block(self, n_threads: int) -> None:
+    def _end_block(self, born: _Born | None, n_threads: int) -> None:
         """Let trees learn the rows of a block; use the weights of mixtures that know them."""
-        self._learn_block(n_threads)
+        self._learn_block(born, n_threads)
         self.blocks.end()
         if self.blocks.is_timed:
             for member in self.members:
                 member.mixer.take_delay(self.blocks.delay)
 
-    def _learn_block(self, n_threads: int) -> None:
+    def _learn_block(self, born: _Born | None, n_threads: int) -> None:
         rows, self.waiting = self.waiting, self._no_rows()
         whole = self.predictor.preparation.as_prepared(rows.X)
         for part in self._pieces(len(rows.y)):
             self._learn_trees(whole[part], rows.y[part], rows.w[part], n_threads)
         # All at once: of the sets born in a block the last answers.
-        self._learn_kept(whole.values, rows.y, rows.w, n_threads)
+        self._learn_kept(whole.values, rows.y, rows.w, born)
         for member in self.members:
             member.mixer.end_block()
 

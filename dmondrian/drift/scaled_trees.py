@@ -10,7 +10,7 @@ where columns matter.
 
 A member's forecast is the mean over ``N_TREES`` of them: the mean of few trees is far behind that
 of many where columns act together, and a scaled tree costs a tenth of a member or less. A search
-takes seconds, in which readers and Ctrl-C wait.
+takes seconds; it changes nothing, so that neither readers nor Ctrl-C wait for it.
 
 Relies on :class:`dmondrian.forest.forest.Forest` and on the rows that
 :class:`dmondrian.boosting.boosted_stream.BoostedStream` keeps. Promises a pure function of the
@@ -33,7 +33,7 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest.forest import Forest
 from dmondrian.tuning.auto_settings import WIDEST_AUTO
-from dmondrian.tuning.feature_scales import learn_scales
+from dmondrian.tuning.feature_scales import learn_scales, may_be_learned
 
 FIRST_BIRTH, LONGEST_LIFE = 1024, 65536  # rows, powers of two whose exponents are both even
 N_TREES = 8
@@ -66,6 +66,16 @@ def has_scaled_trees(parameters: ForestParameters, position: int) -> bool:
     Of more columns than ``WIDEST_AUTO`` there are none: a search would take minutes.
     """
     return position >= FIRST_BIRTH and parameters.n_features <= WIDEST_AUTO
+
+
+def never_grown(parameters: ForestParameters) -> str | None:
+    """Return, as a sentence of a warning, why no scaled trees are ever grown; None if they are."""
+    if not parameters.mixes_scaled_trees or parameters.n_features <= WIDEST_AUTO:
+        return None
+    return (
+        f'"scaled" of experts grows no trees: rows have {parameters.n_features:,} features, and '
+        f"scales are searched for up to {WIDEST_AUTO}: leave it out, or give fewer"
+    )
 
 
 class ScaledTrees:
@@ -142,10 +152,10 @@ class ScaledTrees:
             means[..., 1] += _sum_in_order(apart * apart) / N_TREES
         return means
 
-    def grow_after(
+    def grown_after(
         self, before: int, position: int, kept_rows: Callable[[], Labelled], n_threads: int
-    ) -> None:
-        """Replace the trees if they were born since ``before`` rows were learned.
+    ) -> Forest | None:
+        """Return the trees that were born since ``before`` rows, to replace these; None for none.
 
         Parameters
         ----------
@@ -157,7 +167,7 @@ class ScaledTrees:
         """
         birth = last_birth(before, position)
         if birth is None or not has_scaled_trees(self._parameters, position):
-            return
+            return None
         kept = kept_rows()
         n = min(len(kept.y), _MOST_SEARCHED)
         newest = kept.taken(slice(len(kept.y) - n, None))
@@ -168,7 +178,7 @@ class ScaledTrees:
         scales = self.shared(position, search)
         forest = Forest(self._of_scales(scales), self._numbers)
         forest.update(kept.X, kept.y, kept.w, n_threads)
-        self.forest = forest
+        return forest
 
     def _of_scales(self, scales: Scales) -> ForestParameters:
         return self._parameters.replace(feature_scales=scales)
@@ -203,10 +213,13 @@ class ScaledTrees:
         if header is None:
             return
         forest = Forest.from_state(header, trees)
-        is_its = forest.parameters == self._of_scales(forest.parameters.feature_scales)
+        scales = forest.parameters.feature_scales
+        is_its = forest.parameters == self._of_scales(scales)
         is_its = is_its and forest.tree_numbers.tolist() == self._numbers
         if not is_its or forest.warmup is not None or not forest.total_weight > 0.0:
             raise CorruptError("scaled trees should be those of the members, with rows")
+        if scales is not None and not may_be_learned(scales):
+            raise CorruptError("scaled trees should have scales that are powers of two up to 1")
         if set(header) != _KEYS:
             raise CorruptError(f"scaled trees should have {sorted(_KEYS)}, found {sorted(header)}")
         self.forest = forest

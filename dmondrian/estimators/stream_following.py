@@ -17,6 +17,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.drift.scaled_trees import never_grown
 from dmondrian.drift.waiting_rows import late_in_words, nothing_learned
 from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
 from dmondrian.ensemble.settings.label_period import period_of
@@ -27,7 +28,6 @@ from dmondrian.estimators.memory_check import check_memory
 from dmondrian.estimators.one_state import in_one_state
 from dmondrian.estimators.row_parts import answered_in_parts
 from dmondrian.estimators.row_times import checked_times
-from dmondrian.tuning.auto_settings import WIDEST_AUTO
 
 if TYPE_CHECKING:
     from dmondrian.forest.forest import Forest
@@ -156,12 +156,8 @@ class StreamFollowing(BaseForest):
             return super()._new_forest(n_features, n_classes)
         parameters = self._forest_parameters(n_features, n_classes)
         check_memory(parameters, int(self.n_estimators))
-        if parameters.mixes_scaled_trees and n_features > WIDEST_AUTO:
-            warnings.warn(
-                f'"scaled" of experts grows no trees: rows have {n_features:,} features, and '
-                f"scales are searched for up to {WIDEST_AUTO}: leave it out, or give fewer",
-                stacklevel=2,
-            )
+        if (why := never_grown(parameters)) is not None:
+            warnings.warn(why, stacklevel=2)
         self._begun_with = self._lasting_params()
         self.__dict__.pop("_is_of_run", None)
         return DriftForest(parameters, range(self.n_estimators))

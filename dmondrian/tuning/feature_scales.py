@@ -190,6 +190,12 @@ def learn_scales(
     return best.scales if is_better else None
 
 
+def may_be_learned(scales: tuple[float, ...]) -> bool:
+    """Return whether some rows can have :func:`learn_scales` return these scales, one or more."""
+    are_powers = all(math.frexp(s)[0] == 0.5 and s >= 2.0**_LEFT_OUT for s in scales)
+    return are_powers and max(scales) == 1.0
+
+
 def _in_units(y: np.ndarray, n_classes: int) -> np.ndarray:
     """Return labels; numbers in a unit, a power of two, in which the largest is about one.
 

@@ -197,19 +197,49 @@ def test_states_of_other_trees_are_refused() -> None:
         return found
 
     forest_from_state(changed(lambda found: None), trees)
-    for change, given in (
-        (lambda found: found["drift"].update(scaled=None), trees[:-n]),
-        (lambda found: found["drift"].update(scaled=None), trees),
-        (lambda found: found["drift"].update(scaled=of_fewer), trees[:-N_TREES]),
-        (lambda found: found["drift"].pop("scaled"), trees[:-n]),
-        (lambda found: found["parameters"]["drift"].pop("scaled"), trees),
-        (lambda found: found["parameters"]["drift"].update(scaled=False), trees),
-        (lambda found: found["drift"]["scaled"]["parameters"].update(seed=5), trees),
-        (lambda found: found["drift"]["scaled"]["parameters"].update(max_nodes=None), trees),
-        (lambda found: found["drift"]["scaled"].update(trees=[]), trees),
-        (lambda found: None, [*trees[:-1], {**trees[-1], "memory": np.ones(1)}]),
-    ):
-        with pytest.raises(CorruptError):
+
+    def nested(**changes: Any) -> Any:
+        return lambda found: found["drift"]["scaled"]["parameters"].update(changes)
+
+    def drift(**changes: Any) -> Any:
+        return lambda found: found["drift"].update(changes)
+
+    others, no_scales = "should be those of the members, with rows", "powers of two up to 1"
+    least = [2.0**-16, 1.0, 1.0, 1.0]
+    forest_from_state(changed(nested(feature_scales=least)), trees)
+    for change, given, message in (
+        (drift(scaled=None), trees[:-n], "after 200 rows there should be scaled trees"),
+        (drift(scaled=None), trees, "scaled ones as in their header; found 65"),
+        (drift(scaled=of_fewer), trees[:-N_TREES], others),
+        (lambda found: found["drift"].pop("scaled"), trees[:-n], "this one is of '17'"),
+        (
+            lambda found: found["parameters"]["drift"].pop("scaled"), trees,
+            "scaled trees should be stored of a forest that has them, and no other",
+        ),
+        (
+            lambda found: found["parameters"]["drift"].update(scaled=False), trees,
+            "settings of a forest that follows a stream should be",
+        ),
+        (nested(seed=5), trees, others),
+        (nested(max_nodes=None), trees, others),
+        (nested(feature_scales=[2.0, 1.0, 1.0, 1.0]), trees, no_scales),
+        (nested(feature_scales=[0.5] * 4), trees, no_scales),
+        (nested(feature_scales=[0.3, 1.0, 1.0, 1.0]), trees, no_scales),
+        (nested(feature_scales=[2.0**-17, 1.0, 1.0, 1.0]), trees, no_scales),
+        (
+            lambda found: found["drift"]["scaled"].update(calibration=None), trees,
+            "scaled trees should have .* found",
+        ),
+        (
+            lambda found: found["drift"]["scaled"].update(trees=[]), trees,
+            "scaled ones as in their header; found 65",
+        ),
+        (
+            lambda found: None, [*trees[:-1], {**trees[-1], "memory": np.ones(1)}],
+            "should keep no memory beside their counts",
+        ),
+    ):  # fmt: skip
+        with pytest.raises(CorruptError, match=message):
             forest_from_state(changed(change), given)
     young, arrays = plain.state()
     assert young["drift"]["scaled"] is None
@@ -235,9 +265,9 @@ def test_the_bound_is_part_of_the_parameters_and_no_matter_of_memory(
     """Stored forests have it, and go on with it."""
     settings = settings_of(n_classes=n_classes).replace(max_nodes=given)
     own = ScaledTrees(settings, [0])
-    own.grow_after(0, FIRST_BIRTH, lambda: Labelled(*rows_of(n_classes)), 1)
-    assert own.forest is not None
-    assert own.forest.parameters.max_nodes == most
+    grown = own.grown_after(0, FIRST_BIRTH, lambda: Labelled(*rows_of(n_classes)), 1)
+    assert grown is not None
+    assert grown.parameters.max_nodes == most
 
 
 def rows_of(n_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

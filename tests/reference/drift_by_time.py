@@ -37,17 +37,26 @@ class Row:
 class TimedForest:
     """A reference forest, asked and fed by time.
 
-    ``answer`` is that of boosted sets, by the number of rows learned and the row.
+    ``answer`` is that of boosted sets, by the number of rows learned and the row; ``scaled`` that
+    of scaled trees, by these and between them the number of the member. With ``delay`` blocks are
+    of so many rows: those of time where times are numbers of rows, but that the size of the first
+    is known before, and its weights of the guard are kept.
     """
 
     forest: Any
     length: float
     answer: Answer | None = None
+    scaled: Callable[[int, int, Any], list[float] | None] | None = None
     first: float | None = None
     newest: int = 0
     n_before: int = 1
     n_late: int = 0
     rows: dict[int, list[Row]] = field(default_factory=dict)
+    delay: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay is not None:
+            self.n_before, self.forest.guard = self.delay, self.forest.new_guard(self.delay)
 
     def forecast(self, x: X, y: Any, weight: float, time: float) -> list[float]:
         """Return the forecast of a row, and let it wait."""
@@ -73,6 +82,9 @@ class TimedForest:
         for i, k in enumerate(range(member.first, member.last + 1)):
             if 1 << k < self.n_before:
                 found[1 + i] = found[0]
+        if self.scaled is not None:
+            scaled = self.scaled(member.t, member.number, x)
+            found.append(found[0] if scaled is None else scaled)
         if self.answer is not None:
             answer = self.answer(member.t, x) or []
             found.append([*answer, *found[0][len(answer) :]])  # the variance is not a set's
@@ -96,7 +108,7 @@ class TimedForest:
         self._go_through(self.forest.guard, rows, [row.of_guard for row in rows])
         self.n_before = len(rows)
         fresh = self.forest.new_guard(len(rows))
-        if is_first:
+        if is_first and self.delay is None:
             self.forest.guard = fresh
         self.forest.guard.rates, self.forest.guard.start = fresh.rates, getattr(fresh, "start", 0)
 

@@ -15,6 +15,8 @@ from tests.reference.drift_numbers import KeptMoments, laws_of, mixture_of_laws,
 
 N_TREES, SEED = 8, 0x5CA1ED
 
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # X, y, w
+
 
 def births_until(n: int, first: int, longest_life: int) -> list[int]:
     """Return the rows before which scaled trees are born, of ``n`` rows."""
@@ -71,31 +73,46 @@ def mean_of(each: Sequence[Sequence[float]], is_law: bool) -> list[float]:
     return means
 
 
-def answers_of_scaled(
-    its: ForestParameters,
-    numbers: Sequence[int],
-    X: np.ndarray,
-    y: np.ndarray,
-    w: np.ndarray,
-    births: Sequence[int],
-    most_searched: int,
-) -> list[list[list[float] | None]]:
-    """Return what the scaled trees of each member forecast of each row; None of none.
+class ScaledMembers:
+    """The scaled trees of members, asked and fed by the number of rows learned.
 
-    Of streams whose rows are all kept.
+    Of streams ``rows`` (X, y, w) that are all kept. Numbers of rows are those at ends of blocks,
+    in their order.
     """
-    n, answers = len(y), [[None] * len(numbers) for _ in range(len(y))]
-    plain = its.replace(drift=None, seed=its.seed ^ SEED)
-    for birth, end in zip(births, [*births[1:], n], strict=True):
-        rows = slice(birth - min(birth, most_searched), birth)
-        is_last = birth >= most_searched
-        scales = learn_scales(plain, (X[rows], y[rows], w[rows]), 1, is_last)
-        for m, number in enumerate(numbers):
-            trees = [ScaledTree(its, number * N_TREES + i, scales) for i in range(N_TREES)]
-            for t in range(end):
-                if t >= birth:
-                    each = [tree.forecast(X[t]) for tree in trees]
-                    answers[t][m] = mean_of(each, not its.n_classes)  # type: ignore[call-overload]
+
+    def __init__(
+        self, its: ForestParameters, numbers: Sequence[int], rows: Rows, births: Sequence[int],
+        most_searched: int,
+    ) -> None:  # fmt: skip
+        self.its, self.numbers, self.rows = its, numbers, rows
+        self.births, self.most_searched = births, most_searched
+        self.trees: dict[int, list[ScaledTree]] = {}  # by the number of the member
+        self.position = 0
+
+    def forecast(self, position: int, number: int, x: np.ndarray) -> list[float] | None:
+        """Return what the trees of a member forecast that have learned so many rows."""
+        if position > self.position:
+            self.learn_until(position)
+        if not self.trees:
+            return None
+        each = [tree.forecast(x) for tree in self.trees[number]]
+        return mean_of(each, not self.its.n_classes)
+
+    def learn_until(self, position: int) -> None:
+        """Learn the rows of a block; with them those before, if trees are born in it."""
+        first, self.position = self.position, position
+        if any(first < birth <= position for birth in self.births):
+            scales, first = self.search(), 0
+            for number in self.numbers:
+                own = range(number * N_TREES, (number + 1) * N_TREES)
+                self.trees[number] = [ScaledTree(self.its, i, scales) for i in own]
+        for x, label, weight in zip(*(part[first:position] for part in self.rows), strict=True):
+            for trees in self.trees.values():
                 for tree in trees:
-                    tree.learn(X[t], float(y[t]), float(w[t]))
-    return answers  # type: ignore[return-value]
+                    tree.learn(x, float(label), float(weight))
+
+    def search(self) -> Sequence[float] | None:
+        n = min(self.position, self.most_searched)
+        X, y, w = (part[self.position - n : self.position] for part in self.rows)
+        plain = self.its.replace(drift=None, seed=self.its.seed ^ SEED)
+        return learn_scales(plain, (X, y, w), 1, n == self.most_searched)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,9 +14,12 @@ from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from tests.drift.streams import early_births
 from tests.reference.drift import ReferenceDriftForest
+from tests.reference.drift_by_time import TimedForest
 from tests.reference.drift_numbers import ReferenceNumberForest
-from tests.reference.scaled import answers_of_scaled, births_until
+from tests.reference.scaled import Rows, ScaledMembers, births_until
 from tests.reference.test_boosted_members import answers_of_sets
+from tests.reference.test_drift_by_time import answers_of_sets as answers_of_sets_in_blocks
+from tests.reference.test_drift_by_time import times_of
 
 N = 230
 
@@ -32,6 +39,14 @@ def births(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return births
 
 
+def scaled_by_row(
+    parameters: ForestParameters, rows: Rows, births: list[int]
+) -> list[list[list[float] | None]]:
+    """Return what scaled trees that have learned the rows before forecast of each, by member."""
+    trees = ScaledMembers(parameters, range(5), rows, births, 128)
+    return [[trees.forecast(t, i, x) for i in range(5)] for t, x in enumerate(rows[0])]
+
+
 @pytest.mark.parametrize(("n_classes", "weighted"), [(2, True), (3, False)])
 def test_forecasts_are_those_of_the_reference(
     n_classes: int, weighted: bool, births: list[int]
@@ -44,7 +59,7 @@ def test_forecasts_are_those_of_the_reference(
     )  # fmt: skip
     forest = DriftForest(parameters, range(5))
     forecasts = forest.forecast_and_learn(X, y, w if weighted else None)
-    scaled = answers_of_scaled(parameters, range(5), X, y, w, births, 128)
+    scaled = scaled_by_row(parameters, (X, y, w), births)
     sets = answers_of_sets(X, y, w, n_classes)
     reference = ReferenceDriftForest(11, 5, 3, n_classes, 0.5 / n_classes, 5, 7, True, True)
     expected = [
@@ -68,7 +83,7 @@ def test_forecasts_of_numbers_are_those_of_the_reference(births: list[int]) -> N
     )  # fmt: skip
     forest = DriftForest(parameters, range(5))
     forecasts = forest.forecast_and_learn(X, y)
-    scaled = answers_of_scaled(parameters, range(5), X, y, w, births, 128)
+    scaled = scaled_by_row(parameters, (X, y, w), births)
     sets = answers_of_sets(X, y, w, 0)
     reference = ReferenceNumberForest(11, 5, 3, 5, 7, True, True)
     expected = [
@@ -76,3 +91,50 @@ def test_forecasts_of_numbers_are_those_of_the_reference(births: list[int]) -> N
         for x, label, *others in zip(X, y.tolist(), sets, scaled, strict=True)
     ]
     np.testing.assert_allclose(forecasts, expected, rtol=1e-7, atol=1e-20)
+
+
+@pytest.mark.parametrize(
+    ("delay", "n_classes"),
+    [(20, 2), (48, 3), (150, 2), (48, 0), ("16", 2), ("16", 0)],
+)
+def test_forecasts_of_labels_that_come_in_blocks_are_those_of_the_reference(
+    delay: int | str, n_classes: int, births: list[int]
+) -> None:
+    """Trees are born at the ends of blocks: of two births in one the last counts."""
+    X, y = stream_of_one_column(n_classes or 10)
+    rng = np.random.default_rng(7)
+    y = y if n_classes else 1000.0 + y + rng.normal(0.0, 0.1, size=N)
+    w, is_timed = rng.choice([1.0, 2.0, 0.5], N), isinstance(delay, str)
+    times = times_of(N) if is_timed else np.arange(N, dtype=np.float64)
+    settings = DriftSettings.of_delay(delay, boosted=True, scaled=True)
+    kind: dict[str, Any] = {"learning_rate": 8.0}
+    if n_classes:
+        kind = {"alpha": 0.5 / n_classes}
+    parameters = ForestParameters(
+        "amf-classifier" if n_classes else "amf-regressor", 3, n_classes, 11,
+        charge_opening=False, drift=replace(settings, first=5, last=7), **kind,
+    )  # fmt: skip
+    forest = DriftForest(parameters, range(5))
+    found = [
+        forest.forecast_and_learn(
+            X[a:b], y[a:b], w[a:b], 1 + a % 2, times[a:b] if is_timed else None
+        )
+        for a, b in itertools.pairwise([0, 1, 90, 101, N])
+    ]
+    known: Any = ReferenceNumberForest(11, 5, 3, 5, 7, True, True)
+    if n_classes:
+        known = ReferenceDriftForest(11, 5, 3, n_classes, 0.5 / n_classes, 5, 7, True, True)
+    scaled = ScaledMembers(parameters, range(5), (X, y, w), births, 128)
+    of_sets = answers_of_sets_in_blocks(X, y, w, n_classes)
+    counted = None if is_timed else int(delay)
+    reference = TimedForest(known, float(delay), of_sets, scaled.forecast, delay=counted)
+    labels = y.astype(int).tolist() if n_classes else y.tolist()
+    expected = [
+        reference.forecast(list(x), label, float(weight), float(time))
+        for x, label, weight, time in zip(X, labels, w, times, strict=True)
+    ]
+    assert scaled.position > 128
+    if n_classes:
+        np.testing.assert_array_equal(np.concatenate(found), expected)
+    else:
+        np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-7, atol=1e-20)

@@ -412,7 +412,7 @@ def _warm_members(parameters: ForestParameters) -> None:
         X[:, 1:] *= 0.5
     if forest.scaled is not None:
         kept, scaled = Labelled(X, y, np.ones(len(X))), ScaledTrees(forest.parameters, [0])
-        scaled.grow_after(0, FIRST_BIRTH, lambda: kept, 1)
+        scaled.forest = scaled.grown_after(0, FIRST_BIRTH, lambda: kept, 1)
         for w in (np.empty(0), kept.w):
             scaled.forecast_and_learn(X, y, w, 1)
             scaled.learn(X, y, w, 1)

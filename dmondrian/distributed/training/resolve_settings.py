@@ -19,6 +19,7 @@ from joblib import effective_n_jobs
 from dmondrian._text.wording import counted
 from dmondrian.checkpoint import Run
 from dmondrian.data import Plan, read_block, read_chunk
+from dmondrian.drift.scaled_trees import never_grown
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CheckpointError
 from dmondrian.prequential.progressive_validation import Rows
@@ -44,7 +45,8 @@ def resolve_parameters(
         The run's folder. An existing run keeps its parameters; `Run.create` checks whether it is
         of the same job.
     is_logged : bool
-        Whether what is chosen is logged at the level INFO; else at DEBUG.
+        Whether what is chosen is logged at the level INFO; else at DEBUG. And whether it is warned
+        of experts that there will be none of.
     """
     try:
         return dict(Run.open(url).run_json["parameters"])
@@ -55,6 +57,8 @@ def resolve_parameters(
     n_classes = len(schema.classes) if schema.classes is not None else 0
     drawn = estimator._run_parameters(schema.n_features, n_classes)
     auto = estimator._auto_settings(schema.n_features, n_classes)
+    if is_logged and (why := never_grown(drawn)) is not None:
+        _log.warning(why)
     n_threads = int(effective_n_jobs(-1))  # the choice does not depend on it
     if not auto:
         return drawn.to_json()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import pickle
 import re
 import shutil
 import signal
@@ -20,7 +20,7 @@ from distributed import Client
 
 from dmondrian import AMFClassifier, AMFRegressor, load
 from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.checkpoint import Manifest, Run, kept_shares
+from dmondrian.checkpoint import Manifest, Run, encode_forest, kept_shares
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.merging import merge
 from dmondrian.checkpoint.model import known_trees, look_at_model
@@ -34,6 +34,7 @@ from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.errors import CheckpointError, CorruptError, ParameterError
 from dmondrian.estimators.stream_following import EXPERTS
 from dmondrian.frames import FrameModel
+from dmondrian.tuning.auto_settings import WIDEST_AUTO
 from tests.distributed.conftest import ADULT, COLUMNS, Fit, Grow, Once, digests, resize, table_of
 from tests.distributed.scoring.test_tree_pipeline import limit_of, manifest, plan_small
 from tests.distributed.training.test_generalized import rows_of
@@ -51,7 +52,7 @@ def following(n_estimators: int = 5, delay: int = 1, **others: Any) -> AMFClassi
 
 
 def state_of(model: Any) -> bytes:
-    return pickle.dumps(model.forest_.state())
+    return encode_forest(*model.forest_.state())  # a pickle depends on which texts are one object
 
 
 def alone(run: TrainedRun, estimator: AMFClassifier, n: int = ROWS) -> Any:
@@ -212,6 +213,24 @@ def test_shards_of_a_worker_share_the_boosted_sets_and_the_scales(
     shards[1].boosted.newest.first_scores[0] += 1.0
     with pytest.raises(ParameterError, match="learned other rows"):
         type(shards[0]).join(shards)
+
+
+def test_a_run_warns_once_that_it_grows_no_scaled_trees(
+    client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    n, d = 40, WIDEST_AUTO + 1
+    X = np.random.default_rng(0).random((n, d), np.float32)
+    columns = {f"x{j}": X[:, j] for j in range(d)}
+    pq.write_table(pa.table({**columns, "y": X[:, 0] > 0.5}), tmp_path / "rows.parquet")
+    estimator, given = following(1, experts=EXPERTS), (tmp_path / "rows.parquet",)
+    with caplog.at_level(logging.WARNING, "dmondrian"):
+        for _ in range(2):
+            run = train(estimator, *given, target="y", run=tmp_path / "run", client=client)
+    found = [r.getMessage() for r in caplog.records if "grows no trees" in r.getMessage()]
+    assert run.to_local().forest_.rows_so_far["learned"] == n
+    with pytest.warns(UserWarning, match="grows no trees") as warned:
+        estimator.fit(X, X[:, 0] > 0.5)
+    assert found == [str(one.message) for one in warned]
 
 
 @pytest.mark.thorough
