@@ -22,7 +22,6 @@ from dmondrian.drift.members import Members
 from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, ParameterError
-from dmondrian.export.plain_trees import plain_trees
 from dmondrian.forest.forest import Forest
 from dmondrian.tree import nodes
 from tests.drift.streams import CUTS, numbers
@@ -310,8 +309,6 @@ def test_a_delay_without_drift_and_values_out_of_range_are_refused() -> None:
 def test_what_needs_sums_over_trees_is_refused_with_the_reason() -> None:
     X, y = numbers(80)
     model = AMFRegressor(2, drift="follow", random_state=0).fit(X, y)
-    with pytest.raises(ParameterError, match="ONNX"):
-        plain_trees(model)
     with pytest.raises(ParameterError, match="sum"):
         model.forest_.predict_sums(X)
 
