@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.boosting.boosted_stream import (
     AS_THEY_CAME,
     CLIPPED,
@@ -231,9 +232,19 @@ class Members(Forest):
         ]
 
     @property
+    def boosted_set(self) -> BoostedSet | None:
+        """The boosted set that answers now, where there is one."""
+        return None if self.boosted is None else self.boosted.newest
+
+    @property
+    def scaled_forest(self) -> Forest | None:
+        """The scaled trees of all members, where there are some now."""
+        return None if self.scaled is None else self.scaled.forest
+
+    @property
     def scaled_trees(self) -> list[nodes.Tree]:
         """The scaled trees that are alive."""
-        forest = None if self.scaled is None else self.scaled.forest
+        forest = self.scaled_forest
         return [] if forest is None else forest.store.trees
 
     @property
@@ -563,9 +574,9 @@ class Members(Forest):
     def freeze(self, n_threads: int = 1) -> None:
         """Freeze the trees now, for few forecasts; many do so by themselves."""
         if self.position:
-            frozen_trees(self)
-            if self.scaled is not None and self.scaled.forest is not None:
-                frozen_trees(self.scaled.forest)
+            for ensemble in (self, self.scaled_forest):
+                if ensemble is not None:
+                    frozen_trees(ensemble)
             run_threads(
                 lambda i: self.members[i].frozen_trees(self.position),
                 range(len(self.members)),
@@ -574,9 +585,9 @@ class Members(Forest):
 
     def _expect(self, n_rows: int) -> None:
         """Count rows that trees will be asked about, so that they are frozen where it pays."""
-        self.predictor.frozen.expect(n_rows)
-        if self.scaled is not None and self.scaled.forest is not None:
-            self.scaled.forest.predictor.frozen.expect(n_rows)
+        for ensemble in (self, self.scaled_forest):
+            if ensemble is not None:
+                ensemble.predictor.frozen.expect(n_rows)
         for member in self.members:
             member.expect(n_rows)
 

@@ -84,8 +84,8 @@ def member_trees(forest: DriftForest) -> MemberTrees:
         slots.append(Slot(i, 0, [plain_tree(tree, permanent[i], k, [given])]))
         found = dict(zip(octaves, _covering(member, forest.position, k, given), strict=True))
         slots += [Slot(i, 1 + j, [found[octave]]) for j, octave in enumerate(mixed)]
-    if forest.scaled is not None and forest.scaled.forest is not None:
-        scaled = forest.scaled.forest
+    scaled, newest = forest.scaled_forest, forest.boosted_set
+    if scaled is not None:
         of_inputs[-2] = 1 + len(mixed)
         steps = [_given(scaled), given]
         pairs = zip(scaled.store.trees, frozen_trees(scaled), strict=True)
@@ -93,9 +93,9 @@ def member_trees(forest: DriftForest) -> MemberTrees:
         each = len(trees) // n
         slots += [Slot(i, of_inputs[-2], trees[i * each : (i + 1) * each]) for i in range(n)]
     boosted = []
-    if forest.boosted is not None and forest.boosted.newest is not None:
+    if newest is not None and forest.boosted:
         of_inputs[-1] = BOOSTED
-        boosted = _of_set(forest.boosted.newest, forest.boosted.kept_rows(), given)
+        boosted = _of_set(newest, forest.boosted.kept_rows(), given)
     return MemberTrees(slots, of_inputs, boosted)
 
 

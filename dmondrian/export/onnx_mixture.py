@@ -34,12 +34,11 @@ def add_mixture(graph: Graph, X: str, forest: DriftForest) -> str:
     of_slots = _reshaped(graph, _part(graph, answers, 0, n_outputs, 1), n_members, n_slots, k)
     weights, of_set = _weights_of_slots(forest, its.of_inputs, n_slots)
     scores = graph.add("MatMul", graph.constant(weights), _logs(graph, of_slots, 3))
-    if forest.boosted is not None and forest.boosted.newest is not None:
-        first = forest.boosted.newest.first_scores
+    if (newest := forest.boosted_set) is not None:
         of_trees = graph.constant(np.zeros((1, k)))
         if its.boosted:
             of_trees = _part(graph, answers, n_outputs, n_outputs + k, 1)
-        whole = graph.add("Add", of_trees, graph.constant(first[None]))
+        whole = graph.add("Add", of_trees, graph.constant(newest.first_scores[None]))
         proba = _reshaped(graph, graph.add("Softmax", whole, axis=1), 1, 1, k)
         beside = graph.add("MatMul", graph.constant(of_set), _logs(graph, proba, 3))
         scores = graph.add("Add", scores, beside)
