@@ -55,6 +55,7 @@ RUNS = (
         " --learners 'AMF plain 10' 'AMF follow 4' 'last label'", takes_peers=True),
     Run("drift.later", "", "--streams hyperplane --max-rows 300"
         " --learners AMF 'AMF follow, delay as advised'"),
+    Run("drift.answers", "", "--sets adult --max-rows 300 --repeats 1"),
     Run("scoring", "--max-rows 100000",
         "--set adult --max-rows 600 --trees 2 --copies 1 --repeats 1"),
     Run("serving", "--connections 1 32", "--rows 300 --seconds 0.2 --repeats 1 --connections 2"
