@@ -55,11 +55,16 @@ class Learner(NamedTuple):
 DELAY = "the delay of the stream"
 FOLLOW = {"drift": "follow", "delay": DELAY}
 BOOSTED = {**FOLLOW, "experts": ["mondrian", "boosted"]}
+SCALED = {**FOLLOW, "experts": ["mondrian", "boosted", "scaled"]}
 LEARNERS: dict[str, Learner] = {
     "AMF plain 10": Learner(OWN, "dmondrian", 10, {"feature_scales": None, "calibrate": False}),
     "AMF calibrated 10": Learner(OWN, "dmondrian", 10, {"calibrate": True}),
     "AMF follow 10": Learner(OWN, "dmondrian", 10, FOLLOW, in_calls=True),
     "AMF boosted 10": Learner(OWN, "dmondrian", 10, BOOSTED, in_calls=True),
+    "AMF scaled 10": Learner(OWN, "dmondrian", 10, SCALED, in_calls=True),
+    "AMF follow 10 in 64s": Learner(OWN, "dmondrian", 10, FOLLOW, in_calls=True, most_waiting=64),
+    "AMF boosted 10 in 64s": Learner(OWN, "dmondrian", 10, BOOSTED, in_calls=True, most_waiting=64),
+    "AMF scaled 10 in 64s": Learner(OWN, "dmondrian", 10, SCALED, in_calls=True, most_waiting=64),
     "AMF follow 10 in 16s": Learner(OWN, "dmondrian", 10, FOLLOW, in_calls=True, most_waiting=16),
     "AMF boosted 10 in 16s": Learner(OWN, "dmondrian", 10, BOOSTED, in_calls=True, most_waiting=16),
     "AMF follow 4": Learner(OWN, "dmondrian", 4, FOLLOW, in_calls=True),
