@@ -102,7 +102,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         file, 1024 at most, as weights for longer ones come from too few blocks to be better.
         Labels that each come so many rows late are no blocks: learn rows when their labels
         are known, with a quarter of these rows as the delay, since what waits for its block
-        makes predictions older still; or with 16 where rows near in time are no more alike than
+        makes predictions older still; or with 64 where rows near in time are no more alike than
         others of their age: trees then learn at once, and weights from fresher predictions than
         yours, which makes them too sure where such rows are alike. Trees younger than ``delay`` are
         not mixed; the longer it is, the slower the weights move from the forest that never forgets.
