@@ -69,7 +69,7 @@ MACHINERY = {
     "flat predictor": (
         "frozen.py core/frozen.py",
         "ensemble/predictor/predictor.py ensemble/predictor/predictor_kernels.py"
-        " ensemble/predictor/__init__.py",
+        " ensemble/predictor/__init__.py rules/large_shares.py",
     ),
 }
 # Files of code and of tests that would go with a mechanism (`benchmarks.mechanisms`), or mostly.
