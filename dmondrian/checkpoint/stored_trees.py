@@ -107,7 +107,7 @@ def load_trees(blobs: Sequence[Blob]) -> Forest:
     free = usable_bytes()
     for blob in blobs:
         # Half: a forest is built beside the arrays that it is read from.
-        parts.append(_load(runs[blob.run], blob, free // 2))
+        parts.append(_load(runs[blob.run], blob, free // 2, parts[0] if parts else None))
         free -= parts[-1].n_bytes
     try:
         return parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
@@ -133,13 +133,13 @@ def _peek(run: Run, blob: Blob) -> Contents:
         raise CorruptError(f"{_named(blob)} is no forest: {error!r}") from error
 
 
-def _load(run: Run, blob: Blob, max_bytes: int) -> Forest:
+def _load(run: Run, blob: Blob, max_bytes: int, like: Forest | None) -> Forest:
     from dmondrian.drift.drift_forest import forest_from_state
 
     own = blob.digest, blob.n_bytes
     try:
         state = read_state(run.get_blob, *own, name=_named(blob), max_bytes=max_bytes)
-        return forest_from_state(state.header, state.trees)
+        return forest_from_state(state.header, state.trees, like)
     except (CorruptError, ParameterError) as error:
         raise CorruptError(f"{_named(blob)} is no forest: {error}") from error
 

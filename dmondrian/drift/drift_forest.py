@@ -141,10 +141,13 @@ class DriftForest(Members):
         return self.guard.mix_and_step(shares, y, w, times)
 
 
-def forest_from_state(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Forest:
+def forest_from_state(
+    header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]], like: Forest | None = None
+) -> Forest:
     """Return the forest of a state, one that follows a stream or another, checked.
 
-    Of a shard of a run they are members alone.
+    Of a shard of a run they are members alone. ``like`` is another shard, as
+    :meth:`dmondrian.forest.forest.Forest.from_state` takes it.
 
     Raises
     ------
@@ -152,8 +155,8 @@ def forest_from_state(header: dict[str, Any], trees: Sequence[dict[str, np.ndarr
         If the state is not one that a forest can have.
     """
     if not isinstance(header, dict) or header.get("format") != FOLLOWING:
-        return Forest.from_state(header, trees)
-    return (DriftForest if has_guard(header) else Members).from_state(header, trees)
+        return Forest.from_state(header, trees, like)
+    return (DriftForest if has_guard(header) else Members).from_state(header, trees, like)
 
 
 def empty_shard(parameters: ForestParameters, numbers: Iterable[int]) -> Forest:

@@ -374,7 +374,7 @@ def _fill(
         if birth >= 0 and len(fields["left"]) >= 2 * (position - birth):
             raise CorruptError(f"the tree in place {one['number']} has more nodes than rows allow")
         fields["stat"] = np.concatenate([fields["stat"][:, : task.n_known], memory], axis=1)
-        built.append(nodes.from_fields(fields, one, all_numeric(d)))
+        built.append(nodes.from_fields(fields, one, all_numeric(d))[0])
         if task.is_regression:
             _check_scale(built[-1].head_f, one["number"])
     member.place(built)

@@ -161,7 +161,12 @@ class Members(Forest):
         return header, trees, None
 
     @classmethod
-    def from_state(cls, header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Members:
+    def from_state(
+        cls,
+        header: dict[str, Any],
+        trees: Sequence[dict[str, np.ndarray]],
+        like: Forest | None = None,
+    ) -> Members:
         """Return the members of a :meth:`state`, every index and value checked.
 
         Raises
@@ -170,7 +175,7 @@ class Members(Forest):
             If the state is not one that such a forest can have.
         """
         found = read_header(header, trees)
-        made: Any = super().from_state(found.permanent_header, found.permanent)
+        made: Any = super().from_state(found.permanent_header, found.permanent, like)
         take_state(made, found)
         return made
 

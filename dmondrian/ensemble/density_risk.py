@@ -159,7 +159,7 @@ def _swept(
 def _in_full(tree: nodes.Tree, seed: int, number: int, end: float) -> nodes.Tree:
     """Return a copy of a tree in which the cells of single points are split up to a lifetime."""
     header = {"root": int(tree.head_i[nodes.ROOT]), "floats": tree.head_f}
-    copy = nodes.from_fields(nodes.fields(tree), header, tree.columns)
+    copy, _ = nodes.from_fields(nodes.fields(tree), header, tree.columns)
     while not split_to_the_end(copy, np.uint64(seed), np.uint64(number), end):
         copy = nodes.resize(copy, 2 * len(copy.i))
     return copy

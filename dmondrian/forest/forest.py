@@ -267,11 +267,17 @@ class Forest(Ensemble):
         return {} if self.exact is None else {"beside": self.exact.beside()}
 
     @classmethod
-    def from_state(cls, header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Forest:
+    def from_state(
+        cls,
+        header: dict[str, Any],
+        trees: Sequence[dict[str, np.ndarray]],
+        like: Forest | None = None,
+    ) -> Forest:
         """Return the forest of a :meth:`state`, every index and value checked.
 
         One in the form of :meth:`stored` is turned into a :meth:`state` where it is: to keep both
-        would take twice the memory.
+        would take twice the memory. Boxes are written as those of the forest ``like`` if they can
+        be: shards of a model learned the same rows.
 
         Raises
         ------
@@ -288,8 +294,7 @@ class Forest(Ensemble):
         for entry, arrays in zip(scalars, trees, strict=True):
             state.check_arrays(entry, arrays, header["format"], parameters)
         header["format"] = state.FORMAT
-        columns = _columns_of(parameters, trees)
-        built = [nodes.from_fields(a, e, columns) for e, a in zip(scalars, trees, strict=True)]
+        built = _trees_of(parameters, scalars, trees, like)
         if parameters.has_fringe:
             built = [fringe_settings.with_fringe(t, a) for t, a in zip(built, trees, strict=True)]
         forest = cls._of(parameters, numbers, built)
@@ -348,6 +353,32 @@ def _exact_of(header: dict[str, Any], joint: Joint, trees: Sequence[nodes.Tree])
     exact.check_columns(trees)
     exact.take_beside(beside)
     return exact
+
+
+def _trees_of(
+    parameters: ForestParameters,
+    scalars: Sequence[dict[str, Any]],
+    trees: Sequence[dict[str, np.ndarray]],
+    like: Forest | None,
+) -> list[nodes.Tree]:
+    """Return trees of checked fields and scalars, which write their boxes alike.
+
+    To find the columns takes longer than to write the boxes. All trees learned the same rows, so
+    those of the first one will do for the others, but for rows that it has weighed with 0.
+    """
+    if like is not None and like.parameters == parameters and like.trees:
+        columns = like.trees[0].columns
+    else:
+        columns = _columns_of(parameters, trees[:1])
+    built: list[nodes.Tree] = []
+    for entry, arrays in zip(scalars, trees, strict=True):
+        tree, fit = nodes.from_fields(arrays, entry, columns)
+        if not fit:
+            columns = _columns_of(parameters, trees)
+            both = zip(scalars, trees, strict=True)
+            return [nodes.from_fields(a, e, columns)[0] for e, a in both]
+        built.append(tree)
+    return built
 
 
 def _columns_of(parameters: ForestParameters, trees: Sequence[dict[str, np.ndarray]]) -> Columns:

@@ -150,6 +150,15 @@ def fits_int16(steps):
     return -32768.0 <= steps <= 32767.0
 
 
+@inline
+def whole_steps(value, per_unit, origin):
+    """Return a number of steps, int32 within 16 bits, and whether ``value`` is another number."""
+    units = np.float64(value) * per_unit
+    whole = np.int32(min(max(units - origin, -32768.0), 32767.0))
+    is_negative_zero = np.float32(value).view(np.int32) == np.int32(-(2**31))
+    return whole, (np.float64(whole) + origin != units) | is_negative_zero
+
+
 @kernel
 def write_steps(X, columns, steps, others):
     """Write ``steps`` of each row of ``X`` float32 [n, d]; mark features with other values.
@@ -165,12 +174,9 @@ def write_steps(X, columns, steps, others):
         for k in range(g):
             values[k] = row[np.uint64(features[k])]
         for k in range(g):  # without a jump, several at a time
-            value = values[k]
-            units, origin = np.float64(value) * per_unit[k], columns.origins[k]
-            whole = np.int32(min(max(units - origin, -32768.0), 32767.0))
-            is_negative_zero = np.float32(value).view(np.int32) == np.int32(-(2**31))
+            whole, is_other = whole_steps(values[k], per_unit[k], columns.origins[k])
             out[k] = np.int16(whole)
-            others[k] |= (np.float64(whole) + origin != units) | is_negative_zero
+            others[k] |= is_other
 
 
 @inline
@@ -244,37 +250,65 @@ def take_values(patterns, has_rows, features, values, counts):
     return c
 
 
+@inline
+def packed(words, w):
+    """Return 64 bits that stand in a byte each, eight in each of ``words`` uint64, from 8 w on."""
+    bits = np.uint64(0)
+    for i in range(np.uint64(8)):
+        eight = words[np.uint64(8 * w) + i]
+        eight |= eight >> np.uint64(7)  # two of them side by side, then four, then all
+        eight |= eight >> np.uint64(14)
+        eight |= eight >> np.uint64(28)
+        bits |= (eight & np.uint64(255)) << np.uint64(8) * i
+    return bits
+
+
 @kernel
-def write_bounds(lower, upper, wanted, columns, box, steps, bits):
-    """Write boxes from their bounds. O(m d).
+def write_bounds(lower, upper, has_rows, wanted, columns, box, steps, bits):
+    """Write boxes from their bounds; return whether those that have rows can be so. O(m d).
 
     ``lower`` and ``upper`` int32 [m, d], ``wanted`` [b, 2] and ``box`` [m, 2 p or more] are
     float32 as they are stored; ``steps`` int16 [m, 4 p + 2 g or more] are the box, and ``bits``
-    uint64 [m, 2 q].
+    uint64 [m, 2 q]. ``has_rows`` is bool [m].
     """
-    p, half, one = columns.numeric.shape[0], bits.shape[1] // 2, np.uint64(1)
-    g = columns.stepped.shape[0]
+    p, g, b = columns.numeric.shape[0], columns.stepped.shape[0], wanted.shape[0]
+    per_unit, values = np.empty(g), np.empty((2, g), np.float32)
+    kinds, ends = np.empty((2, b), np.int32), np.empty((2, b), np.int32)
+    seen = np.zeros((2, 32 * bits.shape[1]), np.uint8)  # 1 for a bit
+    words = seen.view(np.uint64).reshape(-1)
+    for k in range(b):
+        kinds[0, k], kinds[1, k] = wanted[k, 0], wanted[k, 1]
+    for k in range(g):
+        per_unit[k] = 1.0 / np.float64(columns.units[k])  # exact, of a power of two
+    fit = True
     for v in range(lower.shape[0]):
+        low, high, others = lower[v], upper[v], np.int32(0)
         for k in range(p):
-            j = columns.numeric[k]
-            box[v, k], box[v, p + k] = lower[v, j], upper[v, j]
+            j = np.uint64(columns.numeric[k])
+            box[v, k], box[v, p + k] = low[j], high[j]
         for k in range(g):
-            j, at = columns.stepped[k], 4 * p + k
-            low, high = (
-                np.int32(lower[v, j]).view(np.float32),
-                np.int32(upper[v, j]).view(np.float32),
-            )
-            steps[v, at] = np.int16(steps_to(columns, k, low))
-            steps[v, at + g] = np.int16(steps_to(columns, k, high))
+            j = np.uint64(columns.stepped[k])
+            values[0, k] = np.int32(low[j]).view(np.float32)
+            values[1, k] = np.int32(high[j]).view(np.float32)
+        for end in range(2):
+            out = steps[v, 4 * p + end * g : 4 * p + end * g + g]
+            for k in range(g):  # without a jump, several at a time
+                whole, is_other = whole_steps(values[end, k], per_unit[k], columns.origins[k])
+                out[k] = np.int16(whole)
+                others |= np.int32(is_other)
+        for k in range(b):
+            j = np.uint64(columns.binary[k])
+            ends[0, k], ends[1, k] = low[j], high[j]
+        for k in range(b):  # without a jump, too
+            one, other, first, second = ends[0, k], ends[1, k], kinds[0, k], kinds[1, k]
+            is_first, is_second = one == first, one == second
+            seen[0, k] = is_first | (other == first)
+            seen[1, k] = (is_second | (other == second)) & (first != second)  # else not known yet
+            others |= np.int32(not (is_first | is_second) & ((other == first) | (other == second)))
         for w in range(bits.shape[1]):
-            bits[v, w] = np.uint64(0)
-        for k in range(wanted.shape[0]):
-            j, first, second = columns.binary[k], wanted[k, 0], wanted[k, 1]
-            low, high, bit = lower[v, j], upper[v, j], one << np.uint64(k & 63)
-            if low == first or high == first:
-                bits[v, k >> 6] |= bit
-            if first != second and (low == second or high == second):  # else it is not known yet
-                bits[v, half + (k >> 6)] |= bit
+            bits[v, w] = packed(words, w)
+        fit &= others == 0 or not has_rows[v]
+    return fit
 
 
 def bounds_by_values_of(columns: Columns) -> np.ndarray:

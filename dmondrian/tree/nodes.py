@@ -314,11 +314,16 @@ def read_boxes(tree: Tree, nodes: slice) -> tuple[np.ndarray, np.ndarray]:
     return bounds[:, :d], bounds[:, d : 2 * d]
 
 
-def write_boxes(tree: Tree, nodes: slice, lower: np.ndarray, upper: np.ndarray) -> None:
-    """Write lower and upper bounds of nodes, float32 [m, d] each."""
+def write_boxes(tree: Tree, nodes: slice, lower: np.ndarray, upper: np.ndarray) -> bool:
+    """Write lower and upper bounds of nodes, float32 [m, d] each; return whether all could be.
+
+    The nodes' weights are there: what stands where there are no rows is of no account.
+    """
+    has_rows = read_only(tree.d[nodes, STAT] > 0.0)
     ends = [read_only(end).view(np.int32) for end in (lower, upper)]
     wanted, box = tree.columns.values.view(np.int32), tree.box[nodes].view(np.int32)
-    write_bounds(*ends, wanted, tree.columns, box, tree.steps[nodes], tree.bits[nodes])
+    written = box, tree.steps[nodes], tree.bits[nodes]
+    return bool(write_bounds(*ends, has_rows, wanted, tree.columns, *written))
 
 
 def fields(tree: Tree) -> dict[str, np.ndarray]:
@@ -368,10 +373,12 @@ def write_words(links, threshold, time, odds, exponent, stat, tree):
             d[v, STAT + c] = stat[v, c]
 
 
-def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any], columns: Columns) -> Tree:
+def from_fields(
+    arrays: dict[str, np.ndarray], header: dict[str, Any], columns: Columns
+) -> tuple[Tree, bool]:
     """Return the tree whose :func:`fields` and header scalars are given (trusted).
 
-    Features that are binary or stepped in ``columns`` must have no other value in the boxes.
+    And whether its boxes could be written by these columns; if not, they are other ones.
     """
     used, n_stats = arrays["stat"].shape
     tree = make_tree(columns, n_stats, used)
@@ -379,11 +386,12 @@ def from_fields(arrays: dict[str, np.ndarray], header: dict[str, Any], columns: 
     others = ("threshold", "time", "odds", "odds_exponent", "stat")
     rest = [read_only({**_NOT_WEIGHED, **arrays}[name]) for name in others]
     write_words(links, *rest, tree)
+    fit = True
     if has_boxes(columns):
-        write_boxes(tree, slice(0, used), arrays["lower"], arrays["upper"])
+        fit = write_boxes(tree, slice(0, used), arrays["lower"], arrays["upper"])
     tree.head_i[ROOT], tree.head_i[N_NODES] = header["root"], used
     tree.head_f[:] = header["floats"]
-    return tree
+    return tree, fit
 
 
 def tree_bytes(tree: Tree) -> int:
