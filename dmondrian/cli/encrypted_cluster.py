@@ -24,13 +24,13 @@ from dmondrian.cli.tls import Tls
 from dmondrian.distributed.cluster.client import (
     CONFIG,
     START_SECONDS,
-    LocalProcess,
     encrypted,
     local_size,
     register_plugin,
     scheduler_options,
     warm,
 )
+from dmondrian.distributed.cluster.local_process import LocalProcess
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError
 

@@ -8,13 +8,8 @@ another host raises a warning.
 
 from __future__ import annotations
 
-import atexit
-import gc
 import ipaddress
-import logging
 import os
-import signal
-import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -24,7 +19,7 @@ from urllib.parse import urlsplit
 
 import dask
 import numpy as np
-from distributed import Client, LocalCluster, Scheduler, Worker, WorkerPlugin
+from distributed import Client, LocalCluster, Scheduler, WorkerPlugin
 from distributed.scheduler import DEFAULT_EXTENSIONS
 from distributed.security import Security
 
@@ -33,6 +28,11 @@ from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.checkpoint.deltas import warm_marks
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.distributed.cluster.interrupt import DeferredInterrupt, without_sigint
+from dmondrian.distributed.cluster.local_process import (
+    LocalProcess,
+    mute_loggers,
+    unmute_loggers,
+)
 from dmondrian.distributed.cluster.workers import REPLY_SECONDS
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.drift.scaled_trees import FIRST_BIRTH, ScaledTrees
@@ -100,50 +100,6 @@ def scheduler_options(**others: Any) -> dict[str, Any]:
 
 
 _PRIVATE = ("tls", "wss", "inproc")  # protocols that encrypt, or that leave no process
-
-
-_LOGGERS = [
-    logging.getLogger(name) for name in ("distributed.worker", "distributed.worker.state_machine")
-]
-_SHUTDOWN_MESSAGES = (
-    "ended with CancelledError",  # a task
-    "Failed to communicate with scheduler during heartbeat",
-    "Scheduler was unaware of this worker",
-)
-
-
-def _is_relevant(record: logging.LogRecord) -> bool:
-    """Return False for messages that follow from a worker or scheduler that shuts down."""
-    return not any(message in str(record.msg) for message in _SHUTDOWN_MESSAGES)
-
-
-def _mute_loggers() -> None:
-    for logger in _LOGGERS:
-        logger.addFilter(_is_relevant)
-
-
-def _unmute_loggers() -> None:
-    for logger in _LOGGERS:
-        logger.removeFilter(_is_relevant)
-
-
-class LocalProcess(WorkerPlugin):
-    """Settings of a worker process that ends with the cluster that was started for a call.
-
-    Ctrl-C in a terminal reaches all processes of its group; the coordinator decides alone. Messages
-    about tasks and heartbeats that a closing cluster cuts short are filtered out. And Python does
-    not look for garbage in all modules as it ends, which would take time.
-    """
-
-    name = "dmondrian-local-process"
-    idempotent = True
-
-    def setup(self, worker: Worker) -> None:
-        """Ignore SIGINT in this worker's process and mute messages about its shutdown."""
-        _mute_loggers()
-        atexit.register(gc.freeze)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class OwnClient(Client):
@@ -225,8 +181,8 @@ def connected(
     }
     with dask.config.set(CONFIG), ExitStack() as stack:
         if not processes:
-            _mute_loggers()
-            stack.callback(_unmute_loggers)
+            mute_loggers()
+            stack.callback(unmute_loggers)
         own = stack.enter_context(_local(options))
         if processes:
             register_plugin(own, LocalProcess())

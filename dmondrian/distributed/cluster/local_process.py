@@ -1,0 +1,62 @@
+"""Settings of the worker processes of a cluster that is started for a call.
+
+Relies on Dask alone, so that a worker that starts has them before it loads anything of ours.
+Promises that Ctrl-C leaves such a process to the coordinator.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import logging
+import signal
+import threading
+
+from distributed import Worker, WorkerPlugin
+
+_LOGGERS = [
+    logging.getLogger(name) for name in ("distributed.worker", "distributed.worker.state_machine")
+]
+_SHUTDOWN_MESSAGES = (
+    "ended with CancelledError",  # a task
+    "Failed to communicate with scheduler during heartbeat",
+    "Scheduler was unaware of this worker",
+)
+
+
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """Return False for messages that follow from a worker or scheduler that shuts down."""
+    return not any(message in str(record.msg) for message in _SHUTDOWN_MESSAGES)
+
+
+def mute_loggers() -> None:
+    """Filter out messages that follow from a worker or scheduler that shuts down."""
+    for logger in _LOGGERS:
+        logger.addFilter(_is_relevant)
+
+
+def unmute_loggers() -> None:
+    """Let them through again."""
+    for logger in _LOGGERS:
+        logger.removeFilter(_is_relevant)
+
+
+class LocalProcess(WorkerPlugin):
+    """Settings of a worker process that ends with the cluster that was started for a call.
+
+    Ctrl-C in a terminal reaches all processes of its group; the coordinator decides alone. Messages
+    about tasks and heartbeats that a closing cluster cuts short are filtered out. And Python does
+    not look for garbage in Dask's modules while ours are loaded, nor in all as it ends, which would
+    take time.
+    """
+
+    name = "dmondrian-local-process"
+    idempotent = True
+
+    def setup(self, worker: Worker) -> None:
+        """Ignore SIGINT in this worker's process and mute messages about its shutdown."""
+        mute_loggers()
+        gc.freeze()
+        atexit.register(gc.freeze)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
