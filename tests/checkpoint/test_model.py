@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dmondrian.checkpoint import Run, decode_forest, encode_forest, load_model, save_model
+from dmondrian.checkpoint import (
+    Run,
+    decode_forest,
+    encode_forest,
+    load_model,
+    save_model,
+    stored_trees,
+)
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CheckpointError, CorruptError
 from dmondrian.forest.forest import Forest
@@ -61,15 +68,36 @@ def test_bytes_in_memory_are_enough_for_a_copy() -> None:
     assert state(Forest.from_state(*decode_forest(state(first)))) == state(first)
 
 
-def test_shards_are_joined_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    content = {**MODEL, "shards": [[0, 2], [2, 3]], "plan": None}
-    run = Run.create(tmp_path / "r", content)
+def sharded(folder: Path, n: int, ranges: list[range]) -> None:
+    content = {**MODEL, "shards": [[one.start, one.stop] for one in ranges], "plan": None}
+    run = Run.create(folder, content)
     shards = {}
-    for number, trees in ((1, range(2, 3)), (0, range(2))):
-        data = state(forest(100, trees))
+    for number, trees in reversed(list(enumerate(ranges))):
+        data = state(forest(n, trees))
         shards[number] = {"digest": run.put_blob(data), "bytes": len(data)}
-    run.commit(100, shards)
+    run.commit(n, shards)
+
+
+def test_shards_are_joined_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    sharded(tmp_path / "r", 100, [range(2), range(2, 3)])
     assert state(load_model(tmp_path / "r")[0]) == state(forest(100))
+
+
+def test_large_shards_are_loaded_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And each within the memory that those before it left: what fits two at a time does so."""
+    sharded(tmp_path / "r", 100, [range(t, t + 1) for t in range(4)])
+    whole = forest(100, range(4))
+    n_bytes = sum(array.nbytes for tree in whole.state()[1] for array in tree.values())
+
+    def load_with(usable: int) -> bytes:
+        monkeypatch.setattr(stored_trees, "usable_bytes", lambda: usable)
+        return state(load_model(tmp_path / "r")[0])
+
+    assert load_with(1000 * n_bytes) == load_with(2 * n_bytes) == state(whole)
+    with pytest.raises(CorruptError, match="more than the"):
+        load_with(n_bytes // 2)
 
 
 def test_a_missing_shard_is_not_passed_over(tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.forest import forest as forest_module
 from dmondrian.forest.forest import Forest
 from dmondrian.tree import box_encoding_choice, nodes
 from dmondrian.tree.box_encoding import Columns, Stepped, all_numeric, make_columns
 
 ROWS, NUMERIC, BINARY = 900, 3, 70
+STEPS = Stepped(np.array([67, 68]), np.array([0.25, 1.0]), np.zeros(2))
 
 
 def draw(number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -188,11 +190,29 @@ def test_boxes_are_read_as_they_were_written() -> None:
         ends[:, :, binary] = values[np.arange(n_binary), picked]
         lower, upper = np.minimum(*ends), np.maximum(*ends)
         tree.bits[:] = ~np.uint64(0)  # what was there before
-        nodes.write_boxes(tree, slice(10, 200), lower[10:], upper[10:])
+        tree.d[:, nodes.STAT] = 1.0
+        assert nodes.write_boxes(tree, slice(10, 200), lower[10:], upper[10:])
         reported = nodes.read_boxes(tree, slice(10, 200))
         assert reported[0].tobytes() == lower[10:].tobytes()
         assert reported[1].tobytes() == upper[10:].tobytes()
         assert (tree.bits[:10] == ~np.uint64(0)).all()
+
+
+def test_boxes_that_columns_cannot_write_are_noticed() -> None:
+    columns = make_columns(70, np.arange(66), [[0.0, 1.0]] * 65 + [[2.0, 2.0]], STEPS)
+    box = np.zeros((1, 70), np.float32)
+    box[0, 65] = 2.0
+    tree = nodes.make_tree(columns, 1, 1)
+    tree.d[0, nodes.STAT] = 1.0
+    one = slice(0, 1)
+    assert nodes.write_boxes(tree, one, box, box)
+    for feature, value in ((0, 0.5), (64, -0.0), (65, 0.0), (67, 0.3), (68, 40_000.0), (67, -0.0)):
+        other = box.copy()
+        other[0, feature] = value
+        for lower, upper in ((box, other), (other, box), (other, other)):
+            assert not nodes.write_boxes(tree, one, lower, upper), (feature, value)
+    tree.d[0, nodes.STAT] = 0.0  # there is no box
+    assert nodes.write_boxes(tree, one, other, other)
 
 
 def test_values_do_not_depend_on_the_order_of_rows() -> None:
@@ -238,6 +258,33 @@ def test_forests_whose_rows_began_otherwise_are_laid_out_alike() -> None:
     assert len(joined.trees[0].columns.binary) > 3
     assert joined.trees[0] is one.trees[0]
     assert joined.trees[1] is other.trees[0]
+
+
+@pytest.mark.parametrize("is_first", [False, True], ids=["fewer values first", "all of them first"])
+def test_stored_trees_are_written_alike_whichever_is_read_first(
+    is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = draw(3)
+    some = np.where(np.isin(np.arange(X.shape[1]), [0, 1, 2]), X, X[0])  # no value of its own
+    few, all_of_them = (grown(rows, y, ROWS).state() for rows in (some, X))
+    header, order = few[0], [all_of_them, few] if is_first else [few, all_of_them]
+    entries = [one[0]["trees"][t] for t, one in enumerate(order)]
+    trees = [one[1][t] for t, one in enumerate(order)]
+    both = Forest.from_state({**header, "trees": entries}, trees)
+    one, other = (
+        Forest.from_state({**header, "trees": [entry]}, [tree])
+        for entry, tree in zip(entries, trees, strict=True)
+    )
+    looked_through = []
+    find = box_encoding_choice.find_columns
+    monkeypatch.setattr(
+        forest_module, "find_columns", lambda *of: looked_through.append(of) or find(*of)
+    )
+    beside = Forest.from_state({**header, "trees": entries[1:]}, trees[1:], one)
+    assert len(looked_through) == (0 if is_first else 1)
+    assert box_encoding_choice.alike([*both.trees])
+    assert bytes_of(both) == bytes_of(Forest.join([one, other]))
+    assert bytes_of(both) == bytes_of(Forest.join([one, beside]))
 
 
 def test_a_category_seen_late_rewrites_no_box(monkeypatch: pytest.MonkeyPatch) -> None:
