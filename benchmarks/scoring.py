@@ -133,7 +133,7 @@ def report(records: Records) -> str:
     for r in records:
         reported = ", ".join(f"{name} {100 * share:.0f} %" for name, share in r["shares"].items())
         text += f"\n{r['set']}, {r['rows']} rows, {r['trees']} trees: {reported}; "
-        text += f"start and end of the cluster {r['start_seconds']:.1f} s.\n"
+        text += f"start and end, the loading of the model in it, {r['start_seconds']:.1f} s.\n"
     return text
 
 
