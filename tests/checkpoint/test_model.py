@@ -86,7 +86,7 @@ def test_shards_are_joined_in_the_order_of_their_numbers(tmp_path: Path) -> None
 def test_large_shards_are_loaded_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And each within the memory that those before it left: what fits two at a time does so."""
+    """And each within the memory that those before it left."""
     sharded(tmp_path / "r", 100, [range(t, t + 1) for t in range(4)])
     whole = forest(100, range(4))
     n_bytes = sum(array.nbytes for tree in whole.state()[1] for array in tree.values())
