@@ -92,10 +92,9 @@ def in_turns(models: dict[str, Ask], X: np.ndarray, repeats: int) -> dict[str, f
 
 def without_flat(name: str, args: argparse.Namespace) -> float:
     """Return the microseconds of a row of ten members in a process without flat copies."""
-    words = ["--sets", name, "--data", args.data, "--max-rows", args.max_rows]
-    words += ["--repeats", args.repeats, "--alone"]
-    given = [str(word) for word in words if word is not None]
-    command = [sys.executable, "-m", "benchmarks.drift.answers", *given]
+    options = {"--data": args.data, "--max-rows": args.max_rows, "--repeats": args.repeats}
+    given = [f"{name}={value}" for name, value in options.items() if value is not None]
+    command = [sys.executable, "-m", "benchmarks.drift.answers", "--sets", name, *given, "--alone"]
     environment = {**os.environ, "DMONDRIAN_WITHOUT": "flat"}
     printed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
     return float(json.loads(printed))
