@@ -43,6 +43,8 @@ from dmondrian.tree.box_encoding import all_numeric, read_only
 KINDS = ((0, 1.0), (1, 0.1), (2, 0.05), (3, 0.03))  # power and floor of feature scales, by number
 LARGEST_LEVEL = 12  # exponent of the births beyond which credits are remembered alike
 MOST_BYTES = 2**24  # of a covering tree's nodes
+# When to freeze covering trees: later than others, as these look for many rows ahead, and are many.
+_PRICE = 1500, 2.0  # rows, nodes for a further row
 BOOSTED_RATE = 0.003  # of the expert that raises what a boosted set answers to a power
 
 
@@ -258,7 +260,7 @@ class Member:
 
     def _forget(self) -> None:
         """Forget what was found out from trees, before they change."""
-        self._frozen, self._living = Frozen(), None
+        self._frozen, self._living = Frozen(_PRICE), None
 
 
 def _caps(tree: nodes.Tree, ages: Ages, max_nodes: int | None) -> np.ndarray:

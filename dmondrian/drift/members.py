@@ -261,9 +261,9 @@ class Members(Forest):
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory held by all trees."""
-        scaled = 0 if self.scaled is None else self.scaled.n_bytes
-        return super().n_bytes + sum(member.n_bytes for member in self.members) + scaled
+        """Bytes of memory held by all trees, those of the copy that is asked among them."""
+        beside = sum(0 if part is None else part.n_bytes for part in (self.scaled, self._asked))
+        return super().n_bytes + sum(member.n_bytes for member in self.members) + beside
 
     def share(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> Shares:
         """Return what members forecast of rows float32 [n, d], by kind.
@@ -577,14 +577,15 @@ class Members(Forest):
         self.position += len(y)
 
     def freeze(self, n_threads: int = 1) -> None:
-        """Freeze the trees now, for few forecasts; many do so by themselves."""
-        if self.position:
-            for ensemble in (self, self.scaled_forest):
+        """Freeze the trees that are asked now, for few forecasts; many do so by themselves."""
+        its = self.asked(n_threads)
+        if its.position:
+            for ensemble in (its, its.scaled_forest):
                 if ensemble is not None:
                     frozen_trees(ensemble)
             run_threads(
-                lambda i: self.members[i].frozen_trees(self.position),
-                range(len(self.members)),
+                lambda i: its.members[i].frozen_trees(its.position),
+                range(len(its.members)),
                 n_threads,
             )
 

@@ -286,7 +286,7 @@ class SingleRow:
                 trees = self.forest.store.trees
                 frozen.trees(trees, loss, rule, lives, predictor.width, _COUNTED, 1)
         kept = frozen.kept
-        if kept is None or kept.key != key_of(loss, rule, lives):
+        if kept is None or kept.key != key_of(loss, rule, lives, predictor.width):
             return None
         leaves = np.empty(len(kept.trees), np.int32)
         arguments = kept.table, predictor.width, call.row.rows, leaves, call.total

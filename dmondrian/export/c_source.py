@@ -3,9 +3,10 @@
 Relies on :func:`dmondrian.export.plain_trees.plain_trees`. Promises plain C99 that allocates
 nothing, keeps no state and needs nothing but ``math.h`` and ``stdint.h``, and the forest's
 predictions: a row reaches the same leaves, whose values are written out to the last bit and added
-in the same order. Class probabilities and means of labels are equal to the last bit; functions of
-them (a calibration, the response of a loss) are computed by the C library, to some 1e-12 of their
-size. Not with ``-ffast-math``, which gives up the order of additions and the refusal of NaN.
+in the same order. Class probabilities and means of labels are equal to the last bit, but for
+forests that follow the stream, whose trees are weighed beforehand: to some 1e-14 of their size.
+Functions of them (a calibration, the response of a loss) are computed by the C library, to some
+1e-12. Not with ``-ffast-math``, which gives up the order of additions and the refusal of NaN.
 
 Shapes: d columns, K classes, k outputs of a tree, T trees.
 """
@@ -25,6 +26,7 @@ from dmondrian._atomic_write import check_whole, write_whole
 from dmondrian._text.wording import on_one_line
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
+from dmondrian.export.member_trees import weight_asked
 from dmondrian.export.onnx import opened
 from dmondrian.export.plain_tree import PlainTree
 from dmondrian.export.plain_trees import plain_trees
@@ -69,7 +71,8 @@ def to_c(model: Any, out: str | PathLike[str] | None = None, *, name: str = "for
         and returns the number of the class, by which ``NAME_classes`` has its label; 0 of a
         regressor; -1, and ``out`` is as it was, if a number of x is not finite. The features of a
         run are those that it encoded, in the order of `dmondrian schema`, which a comment repeats.
-        Numbers are those of the forest to the last bit; calibrated probabilities, and responses of
+        Numbers are those of the forest to the last bit (with ``drift="follow"`` to some 1e-14 of
+        the size of labels); calibrated probabilities, and responses of
         a loss, are as near as the C library's functions are.
 
     Raises
@@ -107,7 +110,7 @@ def to_c(model: Any, out: str | PathLike[str] | None = None, *, name: str = "for
         about = _about(estimator, schema)
         body = [*_arrays(trees), *_labels(estimator), *_functions(estimator, trees)]
         d, n_out = estimator.n_features_in_, _n_outputs(estimator)
-        weight = estimator.forest_.total_weight
+        weight = weight_asked(estimator.forest_)
     comment = [
         f"{_BEGINS} {__version__}: {estimator.algorithm}, {weight:.17g} rows, {len(trees)} trees.",
         *(f"   {on_one_line(line)}".replace("*/", "* /").replace("/*", "/ *") for line in about),

@@ -65,7 +65,15 @@ def asked(forest: Any) -> DriftForest:
     """
     found: DriftForest = forest.asked()
     check_learned(found.rows_so_far, found.parameters.following)
+    found.check_learned()
     return found
+
+
+def weight_asked(forest: Any) -> float:
+    """Return the weight of the rows that the trees know which a forest's exports are of."""
+    known = forest.asked() if forest.parameters.follows_stream else forest
+    weight: float = known.total_weight
+    return weight
 
 
 def member_trees(forest: DriftForest) -> MemberTrees:

@@ -26,7 +26,7 @@ from dmondrian._optional import require
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
 from dmondrian.export.graph import Graph
-from dmondrian.export.member_trees import asked
+from dmondrian.export.member_trees import asked, weight_asked
 from dmondrian.export.onnx_mixture import add_mixture
 from dmondrian.export.onnx_trees import add_trees
 from dmondrian.export.plain_trees import plain_trees
@@ -174,7 +174,7 @@ def _about(estimator: Any, schema: Schema | None, takes: str) -> dict[str, str]:
         "algorithm": estimator.algorithm,
         "dmondrian": __version__,
         "inputs": takes,
-        "rows_learned": f"{estimator.forest_.total_weight:g}",
+        "rows_learned": f"{weight_asked(estimator.forest_):g}",
     }
     if names is not None:
         metadata["feature_names"] = json.dumps([str(name) for name in names])

@@ -35,10 +35,9 @@ def add_mixture(graph: Graph, X: str, forest: DriftForest) -> str:
     weights, of_set = _weights_of_slots(forest, its.of_inputs, n_slots)
     scores = graph.add("MatMul", graph.constant(weights), _logs(graph, of_slots, 3))
     if (newest := forest.boosted_set) is not None:
-        of_trees = graph.constant(np.zeros((1, k)))
+        whole = graph.constant(newest.first_scores[None])
         if its.boosted:
-            of_trees = _part(graph, answers, n_outputs, n_outputs + k, 1)
-        whole = graph.add("Add", of_trees, graph.constant(newest.first_scores[None]))
+            whole = graph.add("Add", _part(graph, answers, n_outputs, n_outputs + k, 1), whole)
         proba = _reshaped(graph, graph.add("Softmax", whole, axis=1), 1, 1, k)
         beside = graph.add("MatMul", graph.constant(of_set), _logs(graph, proba, 3))
         scores = graph.add("Add", scores, beside)

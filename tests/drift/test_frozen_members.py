@@ -8,14 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dmondrian.drift import member
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from tests.drift.streams import early_births, numbers, switching
 from tests.drift.test_drift_forest import parameters as of_classes
 from tests.drift.test_numbers import parameters as of_numbers
 
-N, FEW = 700, 150  # rows learned; asked about at once, for which no tree is frozen
+N, FEW, MANY = 700, 150, 600  # rows learned; asked about at once, for which trees are not, or are
 N_MEMBERS = 5  # each kind of feature scales
+
+
+@pytest.fixture(autouse=True)
+def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have few rows show what happens to many."""
+    early_births(monkeypatch)
+    monkeypatch.setattr(member, "_PRICE", (200, 8.0))
 
 
 def learned(n_classes: int, delay: int) -> DriftForest:
@@ -54,11 +62,8 @@ def later(n: int) -> np.ndarray:
 
 @pytest.mark.parametrize("delay", [1, 100])
 @pytest.mark.parametrize("n_classes", [0, 2, 3])
-def test_frozen_trees_forecast_what_they_did(
-    n_classes: int, delay: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    early_births(monkeypatch)
-    forest, X = learned(n_classes, delay), later(600)
+def test_frozen_trees_forecast_what_they_did(n_classes: int, delay: int) -> None:
+    forest, X = learned(n_classes, delay), later(MANY)
     expected = by_few(forest, X)
     found = forest.predict_mixture(X)
     assert all(is_frozen(forest))
@@ -68,11 +73,8 @@ def test_frozen_trees_forecast_what_they_did(
     assert np.array_equal(forest.predict_mixture(X[7:8]), expected[7:8])
 
 
-def test_what_is_learned_is_not_answered_by_trees_that_do_not_know_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    early_births(monkeypatch)
-    forest, X = learned(3, 1), later(600)
+def test_what_is_learned_is_not_answered_by_trees_that_do_not_know_it() -> None:
+    forest, X = learned(3, 1), later(MANY)
     asked = copy.deepcopy(forest)
     asked.predict_mixture(X)
     assert all(is_frozen(asked))
@@ -83,12 +85,33 @@ def test_what_is_learned_is_not_answered_by_trees_that_do_not_know_it(
     assert np.array_equal(asked.predict_mixture(X), by_few(forest, X))
 
 
-def test_memory_of_frozen_trees_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    early_births(monkeypatch)
+def test_memory_of_frozen_trees_counts() -> None:
     forest = learned(2, 1)
     before = forest.members[0].n_bytes
-    forest.predict_mixture(later(600))
+    forest.predict_mixture(later(MANY))
     kept: Any = forest.members[0]._frozen.kept
     assert forest.members[0].n_bytes == before + sum(
         array.nbytes for tree in kept.trees for array in tree
     )
+
+
+def test_few_rows_between_those_learned_freeze_no_covering_tree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    forest = learned(2, 1)
+    forest.predict_mixture(later(member._PRICE[0]))
+    assert not any(each._frozen.kept for each in forest.members)
+    forest.predict_mixture(later(member._PRICE[0]))
+    assert all(each._frozen.kept for each in forest.members)
+
+
+def test_the_trees_that_are_asked_are_frozen_and_counted() -> None:
+    forest = learned(2, 100)
+    X, y = switching(30, 2, seed=1)
+    forest.update(X, y.astype(np.float64))
+    forest.is_complete, before = True, forest.n_bytes
+    forest.freeze()
+    assert not any(is_frozen(forest))
+    assert all(is_frozen(forest.asked()))
+    assert forest.n_bytes == before + forest.asked().n_bytes

@@ -122,6 +122,25 @@ def test_classes_are_no_sum_over_trees(monkeypatch: pytest.MonkeyPatch) -> None:
             export(fitted(2))
 
 
+@pytest.mark.parametrize("n_classes", [0, 2])
+def test_a_forest_without_rows_is_refused(n_classes: int) -> None:
+    X, y = switching(5)
+    make: Any = AMFClassifier if n_classes else AMFRegressor
+    known = {"classes": [0, 1]} if n_classes else {}
+    forest = make(2, drift="follow").partial_fit(X, y, sample_weight=np.zeros(5), **known)
+    for export in (to_onnx, to_c, shap_trees):
+        with pytest.raises(ParameterError, match="mixes logarithms|learned no row of positive"):
+            export(forest)
+
+
+def test_rows_are_those_that_the_exported_trees_know() -> None:
+    forest = fitted(0, delay=100, n=330)
+    assert forest.n_waiting_ == 30
+    about = {entry.key: entry.value for entry in to_onnx(forest).metadata_props}
+    assert about["rows_learned"] == "330"
+    assert " 330 rows" in to_c(forest)
+
+
 def test_a_forest_whose_rows_all_wait_is_refused() -> None:
     for n_classes in (0, 2):
         with pytest.warns(UserWarning, match="wait"):

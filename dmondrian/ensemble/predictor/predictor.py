@@ -19,14 +19,15 @@ from dmondrian.ensemble.predictor.predictor_kernels import (
     freeze,
     frozen_table,
     predict_frozen,
+    take_unscaled,
 )
 from dmondrian.ensemble.threads import run_threads
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import Columns, Rows
 
-# What a row saves in a tree pays for some eight of its nodes, after what any tree costs. These two
-# decide when to freeze, and change no prediction.
-_NODES_PER_ROW = 8
+# What a row saves in a tree pays for some of its nodes, after what any tree costs. These decide
+# when to freeze, and change no prediction.
+_NODES_PER_ROW = 8.0
 _ROWS_PER_TREE = 200
 _BYTES_PER_ROW = 48  # of a tree, to be brought into the cache anew: little beside a row's answer
 _LEAST_ROWS = 4096
@@ -36,7 +37,7 @@ _AT_ONCE = 2**18  # answers of one call, which no Ctrl-C breaks off
 class Kept(NamedTuple):
     """Frozen trees, and what they predict."""
 
-    key: tuple[Any, ...]  # of loss, rule and lifetimes, see :func:`key_of`
+    key: tuple[Any, ...]  # of loss, rule, lifetimes and width, see :func:`key_of`
     grown: Sequence[nodes.Tree]  # what they were made of; leaves are numbered by their places there
     trees: list[FrozenTree]
     table: np.ndarray  # int64 [T, 5], where they lie, for the kernels
@@ -44,6 +45,12 @@ class Kept(NamedTuple):
 
 class Frozen:
     """Frozen trees of one forest at rest; benign to share among threads.
+
+    Parameters
+    ----------
+    price : tuple of (int, float), optional
+        Rows that pay for what any tree costs, and nodes that what a further row saves in it pays
+        for; by default those of trees that rows are not looked for in ahead.
 
     Attributes
     ----------
@@ -57,8 +64,8 @@ class Frozen:
         What was prepared to ask the trees of ``kept`` about single rows, and goes with them.
     """
 
-    def __init__(self) -> None:
-        self.is_begun = False
+    def __init__(self, price: tuple[int, float] | None = None) -> None:
+        self._price, self.is_begun = price, False
         self._n_asked = 0
         self.kept: Kept | None = None
         self.n_alone = 0
@@ -105,13 +112,15 @@ class Frozen:
         if not uses("flat"):
             return None
         kept = self.kept
-        if kept is not None and kept.grown is grown and kept.key == key_of(loss, rule, lifetimes):
+        key = key_of(loss, rule, lifetimes, width)
+        if kept is not None and kept.grown is grown and kept.key == key:
             return kept
         self.expect(n_rows)
-        if self._n_asked <= _ROWS_PER_TREE:
+        rows_per_tree, nodes_per_row = self._price or (_ROWS_PER_TREE, _NODES_PER_ROW)
+        if self._n_asked <= rows_per_tree:
             return None
         mean = sum(int(tree.head_i[nodes.N_NODES]) for tree in grown) / max(1, len(grown))
-        if _NODES_PER_ROW * (self._n_asked - _ROWS_PER_TREE) < mean:
+        if nodes_per_row * (self._n_asked - rows_per_tree) < mean:
             return None
         return self.make(grown, loss, rule, lifetimes, width, n_threads, scales)
 
@@ -130,12 +139,13 @@ class Frozen:
         made: dict[int, FrozenTree] = {}
 
         def work(t: int) -> None:
-            of_tree = None if scales is None else scales[t]
-            made[t] = freeze(loss, rule, grown[t], width, float(lifetimes[t]), of_tree)
+            made[t] = freeze(loss, rule, grown[t], width, float(lifetimes[t]))
 
         run_threads(work, range(len(grown)), n_threads)
         frozen = [made[t] for t in range(len(grown))]
-        key, table = key_of(loss, rule, lifetimes), frozen_table(frozen)
+        if scales and frozen:
+            take_unscaled(frozen, scales)
+        key, table = key_of(loss, rule, lifetimes, width), frozen_table(frozen)
         kept = self.kept = Kept(key, grown, frozen, table)
         self._n_asked = 0  # what else is asked in turn with this has to pay for itself again
         return kept
@@ -171,6 +181,6 @@ def ask_frozen(
         predict_frozen(rule, some, columns, at_rest, width, rows, total, square, distance)
 
 
-def key_of(loss: Any, rule: Any, lifetimes: np.ndarray) -> tuple[Any, ...]:
+def key_of(loss: Any, rule: Any, lifetimes: np.ndarray, width: int) -> tuple[Any, ...]:
     """Return the key of what frozen trees predict."""
-    return type(loss), loss, rule, lifetimes.tobytes()  # tuples of equal numbers are equal
+    return type(loss), loss, rule, lifetimes.tobytes(), width  # tuples of equal numbers are equal

@@ -68,18 +68,8 @@ class Work(NamedTuple):
     paths: np.ndarray  # float64 [l + 1, w + 2], what is known above them; the last: at hand
 
 
-def freeze(
-    loss: Any,
-    rule: Any,
-    tree: Tree,
-    width: int,
-    lifetime: float,
-    scales: np.ndarray | None = None,
-) -> FrozenTree:
-    """Return the tree at a lifetime, frozen; it must not be empty.
-
-    With ``scales`` float32 [d], by which the tree takes features, it takes rows as they come.
-    """
+def freeze(loss: Any, rule: Any, tree: Tree, width: int, lifetime: float) -> FrozenTree:
+    """Return the tree at a lifetime, frozen; it must not be empty."""
     n_splits = int(tree.head_i[N_NODES]) // 2
     groups = aligned(max(n_splits, 1), WORDS, np.int32)  # a way of n splits has at most n groups
     n_leaves = n_splits + 1
@@ -94,14 +84,23 @@ def freeze(
     n_groups, n_leaves = write(loss, rule, tree, lifetime, work)
     kept = aligned(n_groups, WORDS, np.int32)
     kept[:] = groups[:n_groups]
-    if scales is not None:
-        thresholds = kept.view(np.float32)[:, THRESHOLDS : THRESHOLDS + LANES]
-        of_each = scales[kept[:, FEATURES : FEATURES + LANES]]
-        thresholds[:] = thresholds_of_rows(thresholds, of_each)
     answers, leaves = work.answers, work.leaves
     if n_leaves < len(leaves):  # the lifetime left some out
         answers, leaves = answers[:n_leaves].copy(), leaves[:n_leaves].copy()
     return FrozenTree(kept, answers, leaves)
+
+
+def take_unscaled(frozen: Sequence[FrozenTree], scales: Sequence[np.ndarray]) -> None:
+    """Let frozen trees take rows as they come, which took them times scales, float32 [d] each."""
+    of_each = [one.groups.view(np.float32)[:, THRESHOLDS : THRESHOLDS + LANES] for one in frozen]
+    factors = [
+        of_tree[one.groups[:, FEATURES : FEATURES + LANES]]
+        for of_tree, one in zip(scales, frozen, strict=True)
+    ]
+    found = thresholds_of_rows(np.concatenate(of_each), np.concatenate(factors))
+    ends = np.cumsum([len(thresholds) for thresholds in of_each])
+    for thresholds, own in zip(of_each, np.split(found, ends[:-1]), strict=True):
+        thresholds[:] = own
 
 
 @inline

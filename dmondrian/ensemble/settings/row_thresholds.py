@@ -8,12 +8,15 @@ Shapes: k thresholds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from dmondrian.ensemble.settings.feature_units import round_to
 
 _LARGEST = np.float64(np.finfo(np.float32).max)
 _NEAR = 3  # floats that the quotient may be off
+_INFINITY = np.int64(np.float32(np.inf).view(np.int32))  # its place among float32 numbers
 
 
 def thresholds_of_rows(
@@ -23,7 +26,7 @@ def thresholds_of_rows(
 
     A tree compares x * scale, at most the largest float32 and rounded to the unit, with its
     threshold. Both the quotient and the products round: the largest x that goes left is within a
-    few floats of the quotient.
+    few floats of the quotient, but where products are so near 0 that many x share one.
 
     Parameters
     ----------
@@ -52,4 +55,24 @@ def thresholds_of_rows(
         for _ in range(_NEAR):
             above = np.nextafter(found, np.float32(np.inf))
             found = np.where(goes_left(above), above, found)
+        above = np.nextafter(found, np.float32(np.inf))
+        if (goes_left(above) & (above > found)).any() or not goes_left(found).all():
+            found = _searched(goes_left, thresholds.shape)  # products near 0, which many x share
     return np.where(thresholds >= _LARGEST, np.float32(np.inf), found)
+
+
+def _searched(goes_left: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """Return the largest float32 that goes left, by bisection; -inf where none but that does."""
+    low, high = np.full(shape, -_INFINITY), np.full(shape, _INFINITY)
+    while (high - low > 1).any():
+        middle = (low + high) // 2
+        is_left = goes_left(_at(middle))
+        low, high = np.where(is_left, middle, low), np.where(is_left, high, middle)
+    return _at(low)
+
+
+def _at(places: np.ndarray) -> np.ndarray:
+    """Return the float32 at places in their order, of which 0 has place 0."""
+    size = np.abs(places).astype(np.int32).view(np.float32)
+    result: np.ndarray = np.where(places < 0, -size, size)
+    return result

@@ -37,3 +37,14 @@ def test_thresholds_at_the_ends_of_float32() -> None:
         for value in x:
             rows = np.full(len(thresholds), value)
             assert np.array_equal(rows <= found, goes_left(rows, scales, thresholds)), scale
+
+
+def test_products_near_zero_are_those_of_many_rows() -> None:
+    rng = np.random.default_rng(1)
+    thresholds = np.concatenate([[0.0, 1e-44, -1e-44, 3e-39], rng.normal(0.0, 1e-42, 200)])
+    for scale in (1e-33, 0.03, 0.7, 30.0):
+        scales = np.full(len(thresholds), scale, np.float32)
+        own = thresholds.astype(np.float32)
+        found = thresholds_of_rows(own, scales)
+        assert goes_left(found, scales, own).all()
+        assert not goes_left(np.nextafter(found, INF), scales, own).any()
