@@ -128,8 +128,8 @@ def test_a_forest_without_rows_is_refused(n_classes: int) -> None:
     make: Any = AMFClassifier if n_classes else AMFRegressor
     known = {"classes": [0, 1]} if n_classes else {}
     forest = make(2, drift="follow").partial_fit(X, y, sample_weight=np.zeros(5), **known)
-    for export in (to_onnx, to_c, shap_trees):
-        with pytest.raises(ParameterError, match="mixes logarithms|learned no row of positive"):
+    for export in (to_onnx,) if n_classes else (to_onnx, to_c, shap_trees):
+        with pytest.raises(ParameterError, match="learned no row of positive weight"):
             export(forest)
 
 
