@@ -94,8 +94,8 @@ def dependence_on(
     names : sequence of str
         Of columns.
     is_quick : bool
-        Whether to walk the first trees alone where all have many nodes, and to read fewer rows, of
-        local files alone.
+        Whether to walk the first trees alone where all have many nodes, none of a forest that
+        follows the stream, and to read fewer rows, of local files alone.
 
     Raises
     ------
@@ -108,6 +108,11 @@ def dependence_on(
     n_trees = len(trees)
     if is_quick:
         reached = np.cumsum([len(tree.left) for tree in trees])
+        if estimator.forest_.parameters.follows_stream and reached[-1] > _MOST_NODES:
+            raise ParameterError(
+                f"it takes a while where all trees count, of {reached[-1]:,} nodes: "
+                "--partial-dependence with a number of columns draws it"
+            )
         trees = trees[: max(1, int(np.searchsorted(reached, _MOST_NODES, side="right")))]
     places, start = {}, 0
     for column in schema.columns:
@@ -153,8 +158,8 @@ def dependence_on(
 
 def why_no_dependence(algorithm: Any, parameters: Any) -> str | None:
     """Return of which forests there is none, and why; None of those that have it."""
-    if parameters.follows_stream:
-        return "for forests that follow the stream: their mixture changes with every row"
+    if parameters.follows_stream and parameters.n_classes:
+        return "for classifiers that follow the stream: they mix logarithms of what trees forecast"
     if parameters.domain == "cube":
         return (
             "for forests on the cube: where no row was learned, their cells are drawn for each row "

@@ -41,6 +41,7 @@ from dmondrian.report.dependence_charts import dependence, find_dependence, quic
 from dmondrian.report.facts import gather
 from dmondrian.report.sections import inputs
 from tests.cli.command import call
+from tests.drift.streams import numbers
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +217,31 @@ def test_the_page_draws_as_many_as_are_asked_for(product, of_numbers, tmp_path) 
     assert "expected 0 or more" in stderr
 
 
+def test_a_regressor_that_follows_the_stream_is_a_sum_over_all_its_trees(
+    client, monkeypatch, tmp_path
+) -> None:
+    X, y = numbers(300)
+    columns = {name: X[:, j] for j, name in enumerate("abcd")}
+    pq.write_table(pa.table({**columns, "y": y}), tmp_path / "rows.parquet")
+    forest = AMFRegressor(
+        3, drift="follow", experts=("mondrian", "boosted"), delay=100, random_state=0
+    )
+    run = train(
+        forest, tmp_path / "rows.parquet", target="y", run=tmp_path / "run", client=client
+    )  # fmt: skip
+    (found, *_), reason = find_dependence(gather(run.run_url), 2)
+    assert reason == ""
+    estimator = load(run.run_url)
+    for one in found:
+        place = estimator.feature_names_in_.tolist().index(one.column.name)
+        X = encoded(run.plan.schema, one.column, one.values)
+        assert np.array_equal(one.means, partial_dependence(estimator, [place], X))
+    monkeypatch.setattr(column_dependence, "_MOST_NODES", 1)
+    _, reason = quick_dependence(gather(run.run_url))
+    assert "--partial-dependence" in reason
+    assert find_dependence(gather(run.run_url), 2)[1] == ""
+
+
 def test_what_takes_seconds_is_drawn_unasked(product, density, monkeypatch, tmp_path) -> None:
     run, _ = product
     page, facts = tmp_path / "page.html", gather(run.run_url)
@@ -284,14 +310,15 @@ def test_a_run_that_has_none_gives_the_reason(kernel, density, tmp_path) -> None
 def test_forests_of_which_there_is_none_are_named(of_numbers) -> None:
     estimators = {
         "for forests on the cube: ": MondrianForestRegressor(domain="cube", random_state=0),
-        "for forests that follow the stream: ": AMFRegressor(drift="follow", random_state=0),
+        "for classifiers that follow the stream: ": AMFClassifier(drift="follow", random_state=0),
         "for predict_extension": AMFRegressor(predict_extension="expected", random_state=0),
     }
     for wanted, estimator in estimators.items():
         facts = gather(of_numbers.run_url)
         estimator._validate_params()
         estimator._seed = 0
-        parameters = estimator._run_parameters(3, 0).to_json()
+        n_classes = 2 if isinstance(estimator, AMFClassifier) else 0
+        parameters = estimator._run_parameters(3, n_classes).to_json()
         facts.run_json = {**facts.run_json, "parameters": parameters}
         facts.dependence = find_dependence(facts, 3)
         text = html.unescape(str(dependence(facts)))
