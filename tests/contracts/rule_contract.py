@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 
+from dmondrian.ensemble.predictor import predictor
 from dmondrian.tree.policies import (
     add_branch,
     add_leaf,
@@ -54,3 +59,42 @@ class RuleContract(PolicyContract):
         forest, X = self.fitted(), rows(8)
         restored = pickle.loads(pickle.dumps(forest))
         assert self.ask(restored, X).tobytes() == self.ask(forest, X).tobytes()
+
+
+class FrozenRuleContract:
+    """Of a rule that writes the leaves of frozen trees, and that nothing else is asked by.
+
+    Subclass it, name the policy's type, and give an estimator that freezes trees by it.
+    """
+
+    policy: ClassVar[type]
+    hooks: ClassVar[Iterable[Any]] = (begin, pass_node, add_leaf)
+
+    def estimator(self) -> Any:
+        """Return a new estimator of two trees."""
+        raise NotImplementedError
+
+    def test_every_hook_of_the_kind_is_answered(self) -> None:
+        missing = [
+            hook.__name__ for hook in self.hooks if self.policy not in hook.declared.implementations
+        ]
+        assert missing == []
+
+    def test_frozen_trees_answer_as_the_trees_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        estimator, X = self.estimator(), rows()
+        estimator.fit(X, labels(estimator, X))
+        frozen, asked = copy.deepcopy(estimator), rows(7)
+        written = []
+        freeze = predictor.freeze
+
+        def noted(loss: Any, rule: Any, *others: Any) -> Any:
+            written.append(type(rule))
+            return freeze(loss, rule, *others)
+
+        monkeypatch.setattr(predictor, "freeze", noted)
+        frozen.forest_.freeze()
+        assert self.policy in written
+        assert np.array_equal(frozen.predict(asked), estimator.predict(asked))
+        if is_classifier(estimator):
+            together = estimator.predict_proba(asked)
+            assert frozen.predict_proba(asked).tobytes() == together.tobytes()

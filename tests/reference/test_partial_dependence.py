@@ -122,7 +122,7 @@ def test_forests_that_are_no_sum_over_leaves_are_refused() -> None:
     with pytest.raises(ParameterError, match="no list of leaves has its predictions"):
         partial_dependence(kernel, [0], [[1.0]])
     follows = AMFClassifier(1, drift="follow", random_state=0).fit(X, y)
-    with pytest.raises(ParameterError, match="mixes what trees of all ages forecast"):
+    with pytest.raises(ParameterError, match="mixes logarithms of what trees of all ages"):
         partial_dependence(follows, [0], [[1.0]])
     X[0, 0] = np.nan
     encodes = AMFClassifier(1, missing_values="encode", random_state=0).fit(X, y)

@@ -11,6 +11,7 @@ from dmondrian.rules.aggregate import Aggregate
 from dmondrian.rules.cell_gaussian import Cells
 from dmondrian.rules.gaussian import GaussianHierarchy
 from dmondrian.rules.kneser_ney import KneserNey
+from dmondrian.rules.large_shares import LargeShares
 from dmondrian.rules.leaf import Leaf, Vote
 from dmondrian.tree.policies import (
     add_branch,
@@ -21,7 +22,7 @@ from dmondrian.tree.policies import (
     reads_siblings,
 )
 from tests.contracts.question_contract import QuestionContract
-from tests.contracts.rule_contract import RuleContract
+from tests.contracts.rule_contract import FrozenRuleContract, RuleContract
 
 
 class TestAggregate(RuleContract):
@@ -57,6 +58,13 @@ class TestGaussianHierarchy(RuleContract):
 
     def estimator(self) -> Any:
         return MondrianForestRegressor(2, aggregation="hierarchy", random_state=0)
+
+
+class TestLargeShares(FrozenRuleContract):
+    policy = LargeShares
+
+    def estimator(self) -> Any:
+        return AMFClassifier(2, drift="follow", random_state=0)
 
 
 class TestCells(QuestionContract):
