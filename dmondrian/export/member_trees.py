@@ -32,6 +32,7 @@ from dmondrian.estimators.feature_scales import thresholds_of_given
 from dmondrian.export.plain_tree import AsGiven, PlainTree, plain_tree
 
 BOOSTED = -1  # slot of an input that the boosted set answers
+_MOST_WEIGHING = 4096  # rows that go down a set's trees, to weigh the nodes
 
 
 class Slot(NamedTuple):
@@ -162,9 +163,10 @@ def _unscaled(thresholds: np.ndarray, features: np.ndarray, scales: np.ndarray) 
 def _of_set(boosted: BoostedSet, kept: Labelled, given: AsGiven) -> list[PlainTree]:
     """Return the trees of a boosted set; those of a number have its center among them.
 
-    What a set keeps of its rows weighs the nodes.
+    Nodes are weighed by the newest rows that are kept.
     """
     its, k = boosted.trees, len(boosted.first_scores)
+    kept = kept.taken(slice(-_MOST_WEIGHING, None))
     unit = boosted.scale or 1.0
     found = []
     for t, (n, output) in enumerate(zip(its.n_splits.tolist(), its.outputs.tolist(), strict=True)):
