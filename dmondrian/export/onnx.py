@@ -62,7 +62,8 @@ def to_onnx(
     onnx.ModelProto
         Outputs: "label" [n] and "probabilities" float32 [n, K] of classifiers ("decision" [n, 1]
         too of generalised ones, without probabilities for the hinge), "prediction" float32 [n, k]
-        of regressors. Its metadata describe the inputs.
+        of regressors. Its metadata describe the inputs. A forest with ``drift="follow"`` is written
+        as it mixes its trees now.
 
     Raises
     ------
@@ -70,7 +71,7 @@ def to_onnx(
         The forest is no tree ensemble (``predict_extension="expected"``, ``domain="cube"``, a loss
         of your own), is larger than a file of ONNX may be, or has no columns that ONNX could
         encode; or `out` cannot be written, or is a file of another kind. The message has the
-        reason. A forest with ``drift="follow"`` is written as it mixes its trees now.
+        reason.
     MissingPackageError
         The package onnx is not installed.
 
