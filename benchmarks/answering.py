@@ -6,7 +6,7 @@ as many trees, in one process, taking turns. Three figures of each:
 * a batch: rows x trees per second, all rows predicted, by one thread and by two;
 * one row at a time: microseconds of `predict_proba` (`predict` for labels) of a forest at rest, and
   of `partial_fit`, which the random forest has not, in the first and the second half of a stream of
-  8,000 rows, which has nodes moved on its way; and of `predict_proba` where one row is learned
+  8,000 rows; and of `predict_proba` where one row is learned
   between two that are asked about. Both take rows that are new, and in the second case a row is
   asked about before it is learned;
 * bytes per node of the trees as they learn, with the frozen copies that predict, and as saved.
@@ -20,8 +20,7 @@ Why the figures are what they are: a row mostly goes on to the heavier child of 
 copies that predict lay nodes out along the heavier children and compare them by fours, and a tree
 is read into the cache from end to end before many rows go through it. Where each row is learned
 after it was predicted no copy is made. To learn a row is mostly to wait for memory, node after node
-down a tree, so trees that learn rows one by one have their nodes moved, a tree at a time, until the
-heavier child of each is behind it, to the same bytes. A box has two bounds of 16 bits for each
+down a tree; nodes stay in the order in which they came. A box has two bounds of 16 bits for each
 rounded column, and two bits for a column of two values; `feature_units=None` keeps bounds of 32
 bits.
 """

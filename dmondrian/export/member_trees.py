@@ -71,7 +71,7 @@ def asked(forest: Any) -> DriftForest:
 
 
 def weight_asked(forest: Any) -> float:
-    """Return the weight of the rows that the trees know which a forest's exports are of."""
+    """Return the weight of the rows that a forest's exported trees have learned."""
     known = forest.asked() if forest.parameters.follows_stream else forest
     weight: float = known.total_weight
     return weight

@@ -7,7 +7,8 @@ the rounding of sums.
 8.2; the "recursion" of scikit-learn). At a value v of the features S, a tree is walked from its
 root: at a split on a feature of S to the side of v alone, at another split to both sides, weighted
 by the rows that were learned there. The partial dependence is the weighted mean of the values of
-the leaves that are reached, and the mean of that over trees.
+the leaves that are reached, and the mean of that over trees. Of a regressor that follows the stream
+trees count by their weights in its mixtures, each with the rows that it has learned itself.
 
 It is the mean forecast over rows with S set to v, where S is independent of the other features in
 every cell: exactly so, for rows that are a product of values of S and values of the others. It
