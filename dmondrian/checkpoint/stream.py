@@ -10,6 +10,7 @@
                               which files that were learned were gone or changed then
     batches/0000000001.parquet  rows of a source in Python that were written to be learned
     _lags/000000000000000.parquet  rows with lags, from a position of the stream on
+    stream/part-000000.parquet  a partition of a Dask collection
 
 Relies on one writer at a time (see `lease`). Promises that the plans are a chain at any moment, so
 that a checkpoint of any of them is a checkpoint of the newest; that a link is replaced only while
@@ -38,6 +39,7 @@ PLACES_NAME = "places.json"
 FOLDER = "plans"
 BATCHES = "batches"
 LAGS = "_lags"
+STAGED = "stream"
 PARQUET_MAGIC = b"PAR1"
 # A plan lists row groups: a million of them stay below this many bytes.
 MAX_PLAN_BYTES = 2**30

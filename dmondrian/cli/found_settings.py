@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from dmondrian.cli.job import Job, build_estimator
 from dmondrian.cli.job_keys import SEARCH_KEYS
 from dmondrian.cli.output import Output, written
-from dmondrian.errors import CheckpointError, JobError
+from dmondrian.errors import CheckpointError, JobError, NotFoundError
 
 _CANDIDATES = 64
 
@@ -33,7 +34,9 @@ def with_found(job: Job, output: Output) -> Job:
     from dmondrian.checkpoint.search_record import FOLDER, stored_search
     from dmondrian.store import open_store
 
-    stored = stored_search(open_store(job.run["path"]))
+    stored = None
+    with suppress(NotFoundError):  # the folder is made later, if at all
+        stored = stored_search(open_store(job.run["path"], create=False))
     if stored is None:
         output.note("[search] is for `dmondrian search`: this command takes what [forest] has")
         return job
@@ -55,19 +58,26 @@ def with_found(job: Job, output: Output) -> Job:
     return replace(job, forest={**job.forest, **best})
 
 
-def check_of_search(run: str) -> None:
-    """Refuse the folder of a run that no search made, before anything is searched.
+def check_of_search(run: str, data: str | list[str]) -> None:
+    """Refuse the folder of a run that no search made, or of none, before anything is searched.
 
     Raises
     ------
     CheckpointError
         It is one.
+    ParameterError
+        It is the folder of the data.
     """
     from dmondrian.checkpoint.opening import RUN_NAME
     from dmondrian.checkpoint.search_record import stored_search
+    from dmondrian.distributed.training.run_folder import checked_folder
     from dmondrian.store import open_store
 
-    store = open_store(run)
+    url = checked_folder(run, data)
+    try:
+        store = open_store(url, create=False)
+    except NotFoundError:
+        return
     if store.exists(RUN_NAME) and stored_search(store) is None:
         raise CheckpointError(
             f"{store.url} holds a run that no search made: choose another folder for [run] path"

@@ -38,7 +38,7 @@ def search(arguments: argparse.Namespace, output: Output) -> int:
     from dmondrian import distributed
     from dmondrian.checkpoint.search_record import FOLDER
 
-    check_of_search(job.run["path"])
+    check_of_search(job.run["path"], job.data["path"])
     url = f"{str(job.run['path']).rstrip('/')}/{FOLDER}"
     options = {key: value for key, value in job.data.items() if key not in _PLAN_KEYS}
     asked = job.search or {}

@@ -24,6 +24,7 @@ from dmondrian.distributed.scoring.preflight import check_readable, check_score_
 from dmondrian.distributed.scoring.score import score
 from dmondrian.distributed.training.attempt import attempt_options
 from dmondrian.distributed.training.lagged_data import refuse_with_lags
+from dmondrian.distributed.training.run_folder import checked_folder
 from dmondrian.distributed.training.run_setup import IN_MEMORY, prepare_run
 from dmondrian.distributed.training.stage_dask import is_dask
 from dmondrian.distributed.training.train import bring_to_end, checks_of
@@ -118,7 +119,7 @@ def submit(
     refuse_with_lags(lags, validation=validation)
     if score:
         check_score_options(score)
-    url = open_store(run).url
+    url = checked_folder(run, data)
     run_options = {
         "n_shards": n_shards,
         "first_tree": first_tree,

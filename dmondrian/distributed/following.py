@@ -49,11 +49,11 @@ from dmondrian.distributed.training.batch_source import (
     safe_position,
 )
 from dmondrian.distributed.training.lagged_data import refuse_with_lags
+from dmondrian.distributed.training.run_folder import checked_folder
 from dmondrian.distributed.training.run_setup import IN_MEMORY, learned_by_all, prepare_run
 from dmondrian.distributed.training.train import TrainedRun, bring_to_end, checks_of, serve_metrics
 from dmondrian.distributed.training.validation import HeldOutData
 from dmondrian.errors import CheckpointError, DataError, FencedError, ParameterError
-from dmondrian.store import open_store
 
 _log = logging.getLogger("dmondrian")
 
@@ -223,7 +223,7 @@ def follow(
         refuse_row_parts(row_parts)
     else:
         check_data(data)
-    url = open_store(run).url
+    url = checked_folder(run, () if is_source else data)
     batches = batch_files(data, url) if is_source else None
     data = data if batches is None else batches.out
     exports = [export] if isinstance(export, (str, os.PathLike)) else list(export)

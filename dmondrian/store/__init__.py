@@ -6,7 +6,15 @@ credentials come from the environment and appear in no repr, error or pickle.
 
 from dmondrian.store.address import Address, parse_address
 from dmondrian.store.failures import ExistsError
-from dmondrian.store.store import Store, open_store
+from dmondrian.store.store import PROBE, Store, open_store
 from dmondrian.store.writable import check_writable
 
-__all__ = ["Address", "ExistsError", "Store", "check_writable", "open_store", "parse_address"]
+__all__ = [
+    "PROBE",
+    "Address",
+    "ExistsError",
+    "Store",
+    "check_writable",
+    "open_store",
+    "parse_address",
+]

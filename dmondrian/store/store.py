@@ -52,6 +52,9 @@ RETRY: dict[str, Any] = {
 }
 # One request may take this long (obstore's own default); a part of a large object is 5 MiB.
 ANSWER_SECONDS = 30
+PROBE = "_probe-"
+"""What names of objects that `Store.probe` writes begin with; readers of Parquet skip these."""
+
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _memory_stores: dict[str, MemoryStore] = {}
@@ -198,6 +201,19 @@ class Store:
 
         return self._call("listing", prefix or "objects", listed)
 
+    def find(self, is_wanted: Callable[[str], bool]) -> str | None:
+        """Return the first name for which a condition holds, of the pages up to there; else None.
+
+        Stores list in an order of their own.
+        """
+
+        def found() -> str | None:
+            pages = obstore.list(self._backend)
+            names = (str(entry["path"]) for page in pages for entry in page)
+            return next(filter(is_wanted, names), None)
+
+        return self._call("listing", "objects", found)
+
     def put(self, name: str, data: bytes) -> None:
         """Write an object, replacing one of that name atomically."""
         self._put(name, data, "overwrite")
@@ -294,7 +310,7 @@ class Store:
             The store cannot be written or read, or it lets a second `put_new` replace the first
             one's object.
         """
-        name = f"_probe-{uuid.uuid4().hex}"  # readers of a folder of Parquet pass it over
+        name = f"{PROBE}{uuid.uuid4().hex}"
         self.put_new(name, b"first")
         try:
             self.put_new(name, b"second")

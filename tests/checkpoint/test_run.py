@@ -18,6 +18,7 @@ from dmondrian.errors import (
     NotFoundError,
     ParameterError,
 )
+from dmondrian.store import open_store
 from tests.checkpoint.run_folders import ASKED, PLAN, SHARD, commit, file_of
 from tests.store.servers import KEY_ID, SECRET
 
@@ -77,6 +78,25 @@ class RunContract:
         assert "shards: [[0, 2], [2, 3]] there, nothing here" in text
         assert "alpha" not in text
         assert Run.open(url).stream.read() == PLAN
+
+    @pytest.mark.parametrize("name", ["a.parquet", "plan.parquet", "a/run.json", "blobs/aa"])
+    def test_a_folder_of_something_else_is_left_alone(self, url: str, name: str) -> None:
+        open_store(url).put(name, b"mine")
+        match = rf"holds {name}, which is not of a run: expected an empty or new folder"
+        with pytest.raises(CheckpointError, match=match):
+            Run.create(url, ASKED, PLAN)
+        assert open_store(url).list() == [name]
+
+    def test_what_a_killed_start_left_is_begun_again(self, url: str) -> None:
+        store = open_store(url)
+        there = ["_lags/000000000000000.parquet", "_probe-0a", "search/asked.json", ".hidden"]
+        there += ["batches/0000000001.parquet", "stream/part-000000.parquet"]
+        for name in there:
+            store.put(name, b"")
+        Run.create(url, ASKED, PLAN)
+        assert set(there) < set(store.list())
+        store.put("a file of mine", b"")  # beside a run that is there
+        assert Run.create(url, ASKED, PLAN).stream.read() == PLAN
 
     def test_commit_twice_is_one_commit(self, url: str) -> None:
         run = Run.create(url, ASKED)

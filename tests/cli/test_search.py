@@ -113,6 +113,18 @@ def test_the_folder_of_another_run_is_left_as_it_is(job: Path, tmp_path: Path) -
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["run.json"]
 
 
+def test_a_folder_of_something_else_is_refused_before_the_search(job: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "a.parquet").rename(tmp_path / "data/a.parquet")
+    words = ["--set", f"run.path={tmp_path}/data", "--set"]
+    for path in ("data/a.parquet", "none"):
+        _, stderr = call("search", job, *words, f"data.path={tmp_path}/{path}", code=4)
+        assert f"{tmp_path}/data holds a.parquet, which is not of a run" in stderr
+    _, stderr = call("search", job, *words, f"data.path={tmp_path}/data/", code=2)
+    assert "[run] path and [data] path" in stderr
+    assert [file.name for file in (tmp_path / "data").iterdir()] == ["a.parquet"]
+
+
 def test_combinations_are_drawn_without_a_list_of_all(job: Path) -> None:
     tenths = [k / 10 for k in range(1, 11)]
     words = [f"search.{name}={tenths}" for name in ("alpha", "eta", "step", "beta", "gamma", "x")]

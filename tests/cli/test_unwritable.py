@@ -15,6 +15,7 @@ import pytest
 
 from dmondrian import AMFClassifier
 from dmondrian.distributed import train
+from dmondrian.errors import CheckpointError
 from tests.cli.command import ADULT, call, train_words
 from tests.distributed.conftest import worker_threads
 
@@ -54,6 +55,52 @@ def test_runs(tmp_path: Path, out: str) -> None:
     line = reported(*train_words(out, f"data.path={tmp_path}/none"), code=4)
     assert out in line
     assert "none" not in line
+
+
+def test_a_run_in_the_folder_of_its_data(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    pq.write_table(pq.read_table(TRAINED).slice(0, 300), data / "a.parquet")
+    for run, path, code, words in (
+        (data, data, 2, "run and data are both"),
+        (data, f"{data}/*.parquet", 4, "holds a.parquet, which is not of a run"),
+        (tmp_path, data, 4, "holds data/a.parquet, which is not of a run"),
+    ):
+        assert words in reported(*train_words(run, f"data.path={path}"), code=code)
+        assert [file.name for file in data.iterdir()] == ["a.parquet"]
+    words = train_words(data / "run", f"data.path={data}", "cluster.workers=1")
+    for _ in range(2):  # below the data it is none of them
+        call(*words)
+    sealed = (data / "run/run.json").read_bytes()
+    (data / "run.json").write_bytes(sealed)  # as earlier versions left it
+    assert "run and data are both" in reported(*train_words(data, f"data.path={data}"), code=2)
+
+
+def test_a_model_in_the_folder_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("a,b")
+    forest = AMFClassifier(1, random_state=0).fit([[0.0], [1.0]], [0, 1])
+    with pytest.raises(CheckpointError, match=r"holds mine\.csv, which is not of a run"):
+        forest.save(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.csv"]
+
+
+ROWS = {
+    "another target": ({"x": [0.0, 1.0], "z": [0, 1]}, 3),
+    "a null label": ({"x": [0.0, 1.0], "y": [0, None]}, 3),
+    "an infinite value": ({"x": [0.0, float("inf")], "y": [0, 1]}, 3),
+}
+
+
+@pytest.mark.parametrize("command", ["train", "search"])
+@pytest.mark.parametrize(("rows", "code"), ROWS.values(), ids=ROWS)
+def test_runs_of_rows_that_cannot_be_learned(
+    tmp_path: Path, command: str, rows: dict[str, list[float]], code: int
+) -> None:
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    words = train_words(tmp_path / "new/run", f"data.path={tmp_path}/rows.parquet")[1:]
+    more = ["data.target=y", "cluster.workers=1", "search.alpha=[0.1, 0.2]"]
+    reported(command, *words, *(f"--set={one}" for one in more), code=code)
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.parquet"]
 
 
 @pytest.mark.parametrize("out", ["/proc/scores", "/sys"], ids=["a new folder", "a folder"])

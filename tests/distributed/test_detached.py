@@ -186,11 +186,12 @@ def test_mistakes_are_reported_before_it_is_handed_over(
     asked = {"data": str(few), "out": str(tmp_path / "scores")}
     with pytest.raises(SchemaError, match="lacks the column 'age': expected"):
         submit(forest(), rows, target="income", run=tmp_path / "run", client=pair, score=asked)
-    assert not list((tmp_path / "run").iterdir())
+    assert not (tmp_path / "run").exists()
+    run = tmp_path / "run"
     if Path("/proc/self").exists():  # where nobody can write
         asked = {"data": str(rows), "out": "/proc/scores"}
         with pytest.raises(StoreError, match="/proc/scores"):
-            submit(forest(), rows, target="income", run=tmp_path, client=pair, score=asked)
+            submit(forest(), rows, target="income", run=run, client=pair, score=asked)
 
 
 def test_a_failure_is_reported_in_the_run_folder(pair: Client, rows: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dmondrian.checkpoint import document
+from dmondrian.checkpoint.new_folder import refuse_others
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, change_between
 from dmondrian.errors import (
@@ -71,7 +72,7 @@ def check_out(out: str | os.PathLike[str]) -> None:
     Raises
     ------
     CheckpointError
-        The folder holds Parquet files that are no scores.
+        The folder holds Parquet files that are not of scores.
     StoreError
         The folder cannot be written; one with finished scores need not be.
     """
@@ -79,14 +80,13 @@ def check_out(out: str | os.PathLike[str]) -> None:
         store = open_store(out, create=False)
         if store.exists(MANIFEST):
             return
-        others = () if store.exists(ABOUT) else store.list()
-        others = [name for name in others if not name.startswith("_")]  # of a killed job
-        if first := next((name for name in others if name.endswith(".parquet")), None):
-            raise CheckpointError(
-                f"{store.url} holds Parquet files that are no scores of dmondrian ({first}); "
-                f"expected an empty or new folder: choose another"
-            )
+        refuse_others(store, _is_passed_over, "these scores", ABOUT)
     check_writable(out)
+
+
+def _is_passed_over(name: str) -> bool:
+    """Return whether readers of the scores pass over an object."""
+    return name.startswith("_") or not name.endswith(".parquet")
 
 
 def claim(store: Store, about: dict[str, Any], plan: Plan) -> str:

@@ -46,7 +46,7 @@ from dmondrian.errors import (
     NotFoundError,
     ParameterError,
 )
-from dmondrian.store import check_writable, open_store
+from dmondrian.store import PROBE, check_writable, open_store
 
 RECORD = "_scored.json"
 """Names the file and the checkpoint of the scores in a folder."""
@@ -239,7 +239,7 @@ class ScoreArrivals:
         if record is None or record != {**record, **_described(uri, state)}:
             return None
         store = open_store(out)
-        store.delete([one for one in store.list() if one.startswith("_probe-")])
+        store.delete([one for one in store.list() if one.startswith(PROBE)])
         position = record.get("position")
         is_kept = position in Run.open(self._run).manifests()
         return position if type(position) is int and is_kept else None

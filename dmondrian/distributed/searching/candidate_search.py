@@ -26,7 +26,9 @@ from sklearn.base import is_classifier
 
 from dmondrian._text.wording import counted
 from dmondrian.checkpoint import document
+from dmondrian.checkpoint.new_folder import refuse_others
 from dmondrian.checkpoint.search_record import ASKED, ROUNDS, read_rounds, results
+from dmondrian.checkpoint.stream import LAGS
 from dmondrian.data import Plan, make_plan
 from dmondrian.data.lag_settings import checked_lags
 from dmondrian.data.paths import check_paths
@@ -36,6 +38,7 @@ from dmondrian.distributed.searching.advance import PLAN, Advance, Candidate, ad
 from dmondrian.distributed.searching.halving import dealt, going_on, rounds
 from dmondrian.distributed.training.lagged_data import about_lagged, write_lags
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
+from dmondrian.distributed.training.run_folder import checked_folder
 from dmondrian.distributed.training.run_setup import IN_MEMORY, weighted
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import (
@@ -48,7 +51,7 @@ from dmondrian.errors import (
 from dmondrian.estimators._sklearn_private import check_parameters
 from dmondrian.estimators.save import params_known_then
 from dmondrian.prequential.forecast_lag import SLICED_KINDS, kind_of, mark_from
-from dmondrian.store import Store, open_store
+from dmondrian.store import Store, check_writable, open_store, parse_address
 
 _log = logging.getLogger("dmondrian")
 
@@ -143,7 +146,7 @@ def search(
     DataError
         As of :func:`dmondrian.distributed.train`.
     CheckpointError
-        The folder is of another search, or the run has other lags.
+        The folder is of another search, or holds other files, or the run has other lags.
     ClusterError
         Workers were lost beyond recovery.
     """
@@ -154,15 +157,22 @@ def search(
     if run is not None and lags is None:
         raise ParameterError("run is where rows with lags are written: give lags too, or leave it")
     wanted = None if lags is None else _checked_lags(lags, estimators, target, plan_options)
-    store = open_store(folder)
-    store.probe()
-    place = store.url if run is None else open_store(run).url
+    url = parse_address(folder).url
+    with suppress(NotFoundError):  # a new one
+        refuse_others(open_store(url, create=False), _is_of_search, "a search", ASKED)
+    place = url if run is None else checked_folder(run, data)
+    check_writable(url)
     if wanted is not None:
         data = write_lags(place, wanted, data, target, plan_options.get("time"))
     with about_lagged(place, wanted):
         return _search(
-            store, estimators, data, target, rows, client, n_workers, threads, plan_options
+            url, estimators, data, target, rows, client, n_workers, threads, plan_options
         )
+
+
+def _is_of_search(name: str) -> bool:
+    """Return whether a search that was killed may have left an object before `ASKED`."""
+    return name == PLAN or name.startswith(f"{LAGS}/")
 
 
 def _checked_lags(
@@ -175,7 +185,7 @@ def _checked_lags(
 
 
 def _search(
-    store: Store,
+    url: str,
     estimators: Sequence[Any],
     data: Any,
     target: str,
@@ -186,7 +196,9 @@ def _search(
     plan_options: Mapping[str, Any],
 ) -> Searched:
     """Search over data that have all columns."""
-    plan = _plan(store, estimators, data, target, plan_options)
+    plan = _plan(estimators, data, target, plan_options)
+    store = open_store(url)  # not earlier: data that cannot be learned leave no folder
+    _freeze(store, plan)
     params = _params_of(store, estimators)
     asked = {
         "estimators": params,
@@ -261,10 +273,8 @@ def check_comparable(estimators: Sequence[Any]) -> None:
         raise ParameterError(f"loss is {sorted(map(str, losses))}: expected one loss for all")
 
 
-def _plan(
-    store: Store, estimators: Sequence[Any], data: Any, target: str, options: Mapping[str, Any]
-) -> Plan:
-    """Return the frozen stream; the stored one, if the search goes on."""
+def _plan(estimators: Sequence[Any], data: Any, target: str, options: Mapping[str, Any]) -> Plan:
+    """Return the stream of a search."""
     for one in estimators:
         one._check_time(options.get("time"))
     task = "classification" if is_classifier(estimators[0]) else "regression"
@@ -275,6 +285,11 @@ def _plan(
     plan = weighted(plan, estimators[0])
     for note in plan.notes:
         _log.info(note)
+    return plan
+
+
+def _freeze(store: Store, plan: Plan) -> None:
+    """Store the stream, or compare it with the stored one, if the search goes on."""
     try:
         store.put_same(PLAN, plan.to_parquet())
     except FencedError:
@@ -283,7 +298,6 @@ def _plan(
             "another folder; a run that was trained with what a search found learns new files by "
             "`dmondrian train` or `dmondrian follow`"
         ) from None
-    return plan
 
 
 def _params_of(store: Store, estimators: Sequence[Any]) -> list[list[Any]]:

@@ -32,7 +32,7 @@ from dmondrian.distributed.training.merged_ranges import (
 )
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
 from dmondrian.errors import CheckpointError, ParameterError
-from dmondrian.store import open_store
+from dmondrian.store import check_writable
 
 _log = logging.getLogger("dmondrian")
 MOST_SHARDS = 64
@@ -113,7 +113,7 @@ def prepare_run(
     from sklearn.base import is_classifier  # not imported by workers
     from sklearn.utils import get_tags
 
-    open_store(url).probe()  # to plan, and to choose settings, may take long
+    check_writable(url)  # to plan, and to choose settings, may take long
     kind = get_tags(estimator).estimator_type
     if kind not in ("classifier", "regressor", "density_estimator"):
         raise ParameterError(

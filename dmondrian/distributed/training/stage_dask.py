@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from distributed import Client, KilledWorker
 
+from dmondrian.checkpoint.stream import STAGED
 from dmondrian.distributed.cluster.results import LostResultError, ResultQueue
 from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.errors import (
@@ -31,7 +32,6 @@ from dmondrian.errors import (
 )
 from dmondrian.store import ExistsError, open_store
 
-FOLDER = "stream"
 TARGET = "target"
 """Name of the column that a separate target array becomes."""
 
@@ -83,7 +83,7 @@ def stage(client: Client, data: Any, target: Any, run: str) -> tuple[str, str | 
     else:
         parts, columns = _array_parts(data, target)
         target = TARGET
-    folder = f"{run.rstrip('/')}/{FOLDER}"
+    folder = f"{run.rstrip('/')}/{STAGED}"
     store = open_store(folder)
     about = {"columns": columns, "partitions": len(parts)}
     try:

@@ -44,11 +44,11 @@ from dmondrian.distributed.training.batch_source import (
 )
 from dmondrian.distributed.training.lagged_data import about_lagged, refuse_with_lags
 from dmondrian.distributed.training.merged_ranges import check_row_parts
+from dmondrian.distributed.training.run_folder import checked_folder
 from dmondrian.distributed.training.run_setup import learned_by_all, prepare_run
 from dmondrian.distributed.training.stage_dask import is_dask, stage
 from dmondrian.distributed.training.validation import HeldOutData, validation_of
 from dmondrian.errors import DataError
-from dmondrian.store import open_store
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,8 @@ def train(
         Files, columns or rows that cannot be used, or that changed under the run; held-out data
         that are trained on as well, or have labels that the run does not know.
     CheckpointError
-        The folder belongs to another job, or its checkpoints are damaged.
+        The folder belongs to another job, or holds files that are not of a run, or its
+        checkpoints are damaged.
     ClusterError
         Workers were lost beyond recovery.
     StoreError
@@ -265,7 +266,8 @@ def train(
     if is_source:
         refuse_row_parts(row_parts)
     held_out = None if validation is None else HeldOutData(validation)
-    url = open_store(run if run is not None else tempfile.mkdtemp(prefix="dmondrian-run-")).url
+    folder = tempfile.mkdtemp(prefix="dmondrian-run-") if run is None else run
+    url = checked_folder(folder, () if is_source or is_dask(data) else data)
     with ExitStack() as stack:
         options = replace(options, metrics=serve_metrics(stack, metrics_port, metrics_host))
         connect = Connection(stack, client, n_workers, threads)

@@ -159,7 +159,7 @@ def test_the_forest_is_that_of_lags_made_by_hand(
         assert digests(fit("other", "divided")) != {}
         put(made, tmp_path / "whole", 0, N)
         assert digests(fit("other", "divided")) == digests(
-            fit("whole", "whole", lags=None, checkpoint_every=None)
+            fit("whole run", "whole", lags=None, checkpoint_every=None)
         )
 
 

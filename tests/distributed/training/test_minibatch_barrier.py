@@ -198,7 +198,7 @@ def test_what_a_run_of_kernels_cannot_do_is_refused(
     with pytest.raises(ParameterError, match="has no target"):
         fit("features", estimator=MondrianFeatures(), target="age")
     kept = {"data": small[1], "estimator": regressor(2), "target": "age"}
-    run = fit("small", **kept)
+    run = fit("small run", **kept)
     with pytest.raises(ParameterError, match="fitted together"):
         grow(run.run_url, 4, client=client)
     other = fit("other", first_tree=2, **kept)

@@ -1,0 +1,50 @@
+"""The folder that a run is asked to begin in, looked at before anything is learned or searched.
+
+Relies on the address alone, and on names of what the folder holds. Promises to make no folder.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from dmondrian.checkpoint.new_folder import refuse_no_run
+from dmondrian.errors import ParameterError, StoreError
+from dmondrian.store import parse_address
+
+
+def checked_folder(run: str | os.PathLike[str], data: Any) -> str:
+    """Return the URL of a run's folder.
+
+    Parameters
+    ----------
+    run : str or path
+        As given by the caller.
+    data : object
+        The data as given; only paths are looked at.
+
+    Raises
+    ------
+    CheckpointError
+        It holds files that are not of a run.
+    ParameterError
+        It is the folder of the data.
+    """
+    url = parse_address(run).url
+    for place in [data] if isinstance(data, (str, os.PathLike)) else data:
+        if isinstance(place, (str, os.PathLike)) and _folder_of(place) == _folder_of(url):
+            raise ParameterError(
+                f"run and data are both {url} ([run] path and [data] path of a job): a run's files "
+                "would be read as data; choose another folder for the run, such as one below it"
+            )
+    refuse_no_run(url)
+    return url
+
+
+def _folder_of(place: str | os.PathLike[str]) -> str | None:
+    """Return an address to compare; None for what only data can be, such as a table's."""
+    try:
+        address = parse_address(place)
+    except StoreError:
+        return None
+    return os.path.realpath(address.path) if address.scheme == "file" else address.url
