@@ -24,10 +24,11 @@ from sklearn.utils.validation import check_is_fitted
 from dmondrian import __version__
 from dmondrian._atomic_write import check_whole, write_whole
 from dmondrian._text.wording import on_one_line
+from dmondrian.ensemble.settings.loss_settings import OF_THE_LABEL
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
 from dmondrian.export.member_trees import weight_asked
-from dmondrian.export.onnx import opened
+from dmondrian.export.onnx import NO_RESPONSE, opened
 from dmondrian.export.plain_tree import PlainTree
 from dmondrian.export.plain_trees import plain_trees
 from dmondrian.uncertainty.temperature_scaling import Calibration
@@ -39,6 +40,7 @@ LARGEST_FILE = 2**28  # bytes; a compiler takes several times as much memory
 _BYTES_OF_NODE, _BYTES_OF_VALUE = 32, 24  # at most, as text
 _PER_LINE = 8  # nodes or numbers
 _RESPONSES = {
+    **dict.fromkeys(OF_THE_LABEL, "z"),
     "poisson": "exp(z)",
     "geometric": "-exp(z) / expm1(z)",
     "bernoulli": "0.5 + 0.5 * tanh(0.5 * z)",
@@ -48,7 +50,7 @@ _RESPONSES = {
     "modified_square": "fmin(fmax(0.5 + 0.5 * z, 0.0), 1.0)",
     "smoothed_hinge": "z >= 0.0 ? 1.0 / (2.0 - fmin(z, 1.0)) : 1.0 - 1.0 / (2.0 + fmax(z, -1.0))",
 }
-"""``loss_settings.responses`` in C; the others are z itself."""
+"""``loss_settings.responses`` in C."""
 
 
 def to_c(model: Any, out: str | PathLike[str] | None = None, *, name: str = "forest") -> str:
@@ -225,7 +227,9 @@ def _functions(estimator: Any, trees: list[PlainTree]) -> Iterator[str]:
         yield "  if (j & 1) return isnan(x[j >> 1]) ? 1.0f : 0.0f;"
         yield f"  return isnan(x[j >> 1]) ? {fill}f : x[j >> 1];\n}}"
     if loss and loss != "hinge":
-        yield f"static double NAME_response(double z) {{ return {_RESPONSES.get(loss, 'z')}; }}"
+        if loss not in _RESPONSES:
+            raise ParameterError(NO_RESPONSE.format(loss))
+        yield f"static double NAME_response(double z) {{ return {_RESPONSES[loss]}; }}"
     yield "int NAME_predict(const float x[NAME_FEATURES], double out[NAME_OUTPUTS]) {"
     refused = "isinf(x[j])" if encodes else "!isfinite(x[j])"
     yield f"  for (int j = 0; j < NAME_FEATURES; j++) if ({refused}) return -1;"

@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from dmondrian import __version__
 from dmondrian._atomic_write import check_whole, write_whole
 from dmondrian._optional import require
+from dmondrian.ensemble.settings.loss_settings import OF_THE_LABEL
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
 from dmondrian.export.graph import Graph
@@ -36,6 +37,7 @@ from dmondrian.uncertainty.temperature_scaling_kernels import FLOOR
 if TYPE_CHECKING:
     from dmondrian.data import Schema
 
+NO_RESPONSE = "loss={!r}: this export does not know the response of that loss"
 _KIND = "an ONNX model", b"\x08"  # files begin with the tag of ir_version, their first field
 
 
@@ -271,4 +273,6 @@ def _function(graph: Graph, loss: str, z: str) -> str:
         share = graph.add("Div", number(1.0), graph.add("Sub", number(2.0), size))
         is_above = graph.add("GreaterOrEqual", held, number(0.0))
         return graph.add("Where", is_above, share, graph.add("Sub", number(1.0), share))
-    return z
+    if loss in OF_THE_LABEL:
+        return z
+    raise ParameterError(NO_RESPONSE.format(loss))

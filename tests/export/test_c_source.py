@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from dmondrian import (
     OnlineRandomForestClassifier,
     ParameterError,
 )
-from dmondrian.ensemble.settings.loss_settings import BINARY
+from dmondrian.ensemble.settings.loss_settings import BINARY, REGRESSION
 from dmondrian.export import to_c
 from tests.cli.command import call, events
 
@@ -162,19 +163,19 @@ def test_losses_of_two_classes(rows, loss, tmp_path) -> None:
     np.testing.assert_allclose(out, wanted, rtol=1e-12, atol=1e-15)
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "geometric": {"bound": 8.0},
+    "quantile": {"quantile": [0.9, 0.1, 0.5]},
+}
+
+
 @compiled
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"loss": "poisson"},
-        {"loss": "geometric", "bound": 8.0},
-        {"loss": "quantile", "quantile": [0.9, 0.1, 0.5]},
-    ],
-    ids=lambda settings: settings["loss"],
-)
-def test_losses_of_numbers(numbers, settings, tmp_path) -> None:
+@pytest.mark.parametrize("loss", REGRESSION)
+def test_losses_of_numbers(numbers, loss, tmp_path) -> None:
     X, y = numbers
-    forest = GeneralizedMondrianForestRegressor(3, random_state=0, **settings)
+    forest = GeneralizedMondrianForestRegressor(
+        3, random_state=0, loss=loss, **SETTINGS.get(loss, {})
+    )
     forest.fit(X, np.round(y / 50.0) + 1.0)
     asked = spread(X, 500)
     wanted = forest.predict(asked).reshape(len(asked), -1)

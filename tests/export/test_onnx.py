@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -29,8 +31,9 @@ from dmondrian import (
     OnlineRandomForestRegressor,
     ParameterError,
 )
-from dmondrian.ensemble.settings.loss_settings import BINARY
-from dmondrian.export import to_onnx
+from dmondrian.ensemble.settings.loss_settings import BINARY, REGRESSION
+from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.export import to_c, to_onnx
 from tests.cli.command import call, events
 
 D = 6
@@ -169,23 +172,31 @@ def test_binary_losses(rows, asked, loss) -> None:
         np.testing.assert_allclose(reported["probabilities"], proba, rtol=1e-6, atol=3e-7)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"loss": "poisson"},
-        {"loss": "geometric", "bound": 8.0},
-        {"loss": "quantile", "quantile": [0.9, 0.1, 0.5], "lifetime": "penalized"},
-        {"loss": "huber"},
-    ],
-    ids=lambda settings: settings["loss"],
-)
-def test_losses_of_numbers(rows, asked, settings) -> None:
+SETTINGS: dict[str, dict[str, Any]] = {
+    "geometric": {"bound": 8.0},
+    "quantile": {"quantile": [0.9, 0.1, 0.5], "lifetime": "penalized"},
+}
+
+
+@pytest.mark.parametrize("loss", REGRESSION)
+def test_losses_of_numbers(rows, asked, loss) -> None:
     X, y = rows
-    forest = GeneralizedMondrianForestRegressor(random_state=0, **settings)
-    forest.fit(X, y.astype(np.float64) + (settings["loss"] == "geometric"))
+    forest = GeneralizedMondrianForestRegressor(random_state=0, loss=loss, **SETTINGS.get(loss, {}))
+    forest.fit(X, y + 1.0)
     reported = answers(to_onnx(forest), {"X": asked[:5000]})["prediction"]
     mean = forest.predict(asked[:5000]).reshape(reported.shape)
     np.testing.assert_allclose(reported, mean, rtol=2e-6, atol=1e-37)
+
+
+def test_a_loss_whose_response_is_not_known_is_refused(rows, monkeypatch) -> None:
+    """A new one, that is, which nobody wrote into the exports."""
+    X, y = rows
+    forest = GeneralizedMondrianForestRegressor(1, random_state=0).fit(X[:50], y[:50])
+    new = dataclasses.replace(forest.forest_.parameters.cost, loss="gamma")
+    monkeypatch.setattr(ForestParameters, "cost", new)
+    for export in (to_onnx, to_c):
+        with pytest.raises(ParameterError, match="'gamma': this export does not know the response"):
+            export(forest)
 
 
 @pytest.mark.parametrize(

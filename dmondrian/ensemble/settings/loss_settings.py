@@ -29,6 +29,8 @@ BINARY = LOSSES[LOSSES.index("bernoulli") :]
 OWN, OWN_OF_MEAN, OWN_BINARY = "own", "own of the mean", "own binary"
 OF_LABELS = ("huber", "quantile", OWN)
 COUNTS = ("poisson", "geometric")
+# Those whose cells' values are numbers in the unit of labels.
+OF_THE_LABEL = ("squared", "gaussian", "huber", "quantile")
 SELECTIONS = ("penalized", "prequential")
 LOG_FREQUENCY, MINIMIZER = CELL_VALUES = ("log_frequency", "minimizer")  # of a density
 LARGEST_SIZE = 2**14
@@ -225,13 +227,7 @@ def _expit(z: np.ndarray) -> np.ndarray:
 
 
 _RESPONSES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "squared": lambda z: z,
-    "gaussian": lambda z: z,
-    "huber": lambda z: z,
-    "quantile": lambda z: z,
-    OWN: lambda z: z,
-    "density": lambda z: z,
-    OWN_OF_MEAN: lambda z: z,
+    **dict.fromkeys((*OF_THE_LABEL, OWN, OWN_OF_MEAN, "density"), lambda z: z),
     "poisson": np.exp,
     "geometric": lambda z: -np.exp(z) / np.expm1(z),
     "bernoulli": _expit,
