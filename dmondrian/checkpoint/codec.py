@@ -542,9 +542,10 @@ def _read_document(schema: pa.Schema, stored: Columns) -> _Content:
     document = parse_json(text) if text is not None else None
     if not isinstance(document, dict):
         raise CorruptError("The schema carries no dmondrian header.")
-    if document.get("format") not in (DENSE, FORMAT, DIFFERENCE):
+    form = document.get("format")
+    if type(form) is not int or form not in (DENSE, FORMAT, DIFFERENCE):
         raise CorruptError(
-            f"The format is {str(document.get('format'))[:80]!r}, this version reads {DENSE} to "
+            f"The format is {str(form)[:80]!r}, this version reads {DENSE} to "
             f"{DIFFERENCE}: if a newer dmondrian wrote it, upgrade."
         )
     has_sparse = document["format"] == FORMAT or "sparse" in document

@@ -96,7 +96,8 @@ class Manifest:
         """
         content = unseal(data, name)
         form = content.get("format")
-        _expect(form in (FORMAT, DELTA_FORMAT), name, "format", form, f"{FORMAT} or {DELTA_FORMAT}")
+        is_known = type(form) is int and form in (FORMAT, DELTA_FORMAT)
+        _expect(is_known, name, "format", form, f"{FORMAT} or {DELTA_FORMAT}")
         position, parent = content.get("position"), content.get("parent")
         plan, shards = content.get("plan"), content.get("shards")
         _expect(_is_count(position), name, "position", position, "a row number")

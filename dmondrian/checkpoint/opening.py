@@ -98,8 +98,9 @@ def read_run(store: Store) -> dict[str, Any]:
         ) from None
     name = f"{RUN_NAME} in {store.url}"
     content = document.unseal(data, name, ADVICE)
-    if content.get("format") not in (FORMAT, CONDENSED_FORMAT, DELTA_FORMAT):
-        found = str(content.get("format"))[:80]
+    form = content.get("format")
+    if type(form) is not int or form not in (FORMAT, CONDENSED_FORMAT, DELTA_FORMAT):
+        found = str(form)[:80]
         writer = str(content.get(VERSIONS_KEY))[:400]
         raise CheckpointError(
             f"{name} has format {found!r}, this version reads {FORMAT} to "

@@ -343,8 +343,9 @@ def _read(data: bytes) -> tuple[dict[str, Any], BlockTable]:
     )
     stored = file.schema_arrow.metadata or {}
     header = parse_json(stored[_META])
-    if header["format"] != (_MIXED_FORMAT if header.get("bands") else _FORMAT):
-        text = str(header["format"])[:80]
+    form, wanted = header["format"], _MIXED_FORMAT if header.get("bands") else _FORMAT
+    if type(form) is not int or form != wanted:
+        text = str(form)[:80]
         raise ValueError(f"expected a plan of format {_FORMAT} or {_MIXED_FORMAT}, got {text}")
     kinds = [(part.name, _plain_type(part.type)) for part in file.schema_arrow]
     if kinds not in (_FIELDS, [*_FIELDS, _FINGERPRINT], [*_FIELDS, _FOOTER]):

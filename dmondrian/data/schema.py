@@ -215,8 +215,8 @@ class Schema:
         SchemaError
             The mapping was not written by `to_json` or by a newer format.
         """
-        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
-            found = data.get("format") if isinstance(data, Mapping) else type(data).__name__
+        found = data.get("format") if isinstance(data, Mapping) else type(data).__name__
+        if type(found) is not int or found != FORMAT:
             raise SchemaError(f"expected a schema of format {FORMAT}, got {found!r}")
         try:
             columns = tuple(

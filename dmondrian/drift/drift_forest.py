@@ -154,7 +154,8 @@ def forest_from_state(
     CorruptError
         If the state is not one that a forest can have.
     """
-    if not isinstance(header, dict) or header.get("format") != FOLLOWING:
+    form = header.get("format") if isinstance(header, dict) else None
+    if type(form) is not int or form != FOLLOWING:
         return Forest.from_state(header, trees, like)
     return (DriftForest if has_guard(header) else Members).from_state(header, trees, like)
 

@@ -214,7 +214,8 @@ def _of_newest_version(header: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     entry = header.get("drift")
     version: Any = entry.get("version") if isinstance(entry, dict) else type(entry).__name__
     may_have = {"boosted"} if version in (OF_TIMES, apart(OF_TIMES)) else set()
-    if not isinstance(entry, dict) or set(entry) - may_have != _KEYS_OF.get(version):
+    keys = _KEYS_OF.get(version) if type(version) is int else None
+    if not isinstance(entry, dict) or set(entry) - may_have != keys:
         raise CorruptError(
             "this version reads forests that follow a stream in versions 1 to "
             f"{max(_KEYS_OF)}, this one is of {str(version)[:40]!r}: use the version of dmondrian "
@@ -299,7 +300,9 @@ def _checked_header(
 ) -> tuple[Ages, int]:
     """Return ages and the number of members."""
     parameters = header.get("parameters")
-    settings = DriftSettings.from_json((parameters or {}).get("drift"))
+    settings = DriftSettings.from_json(
+        parameters.get("drift") if isinstance(parameters, dict) else None
+    )
     entries, members = header.get("trees"), entry["members"]
     if (
         type(entry["position"]) is not int

@@ -7,7 +7,8 @@ torn by them, and goes on from the row after that piece. What is born with a pie
 where an interrupt ends it at once.
 
 Relies on signal handlers running on the main thread alone. Promises that the handler of before is
-called, once, after the step, and that other threads, where no interrupt is raised, are let alone.
+called, once for each signal that came, in their order and even if one raises, after the step; and
+that other threads, where no interrupt is raised, are let alone.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ def interrupts_held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[tuple[int, FrameType | None]] = []
+    came: dict[int, FrameType | None] = {}  # in the order in which they first came
     before: dict[int, Any] = {}
 
     def note(number: int, frame: FrameType | None) -> None:
-        came.append((number, frame))
+        came.setdefault(number, frame)
 
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -42,5 +43,14 @@ def interrupts_held() -> Iterator[None]:
     finally:
         for held, handler in before.items():
             signal.signal(held, handler)
-        if came:
-            before[came[0][0]](*came[0])
+        _call([(before[number], number, frame) for number, frame in came.items()])
+
+
+def _call(handlers: list[tuple[Any, int, FrameType | None]]) -> None:
+    """Call handlers in their order, those behind one that raises too."""
+    if handlers:
+        (handler, number, frame), *others = handlers
+        try:
+            handler(number, frame)
+        finally:
+            _call(others)

@@ -80,8 +80,8 @@ def check_header(header: Any, n_trees: int) -> list[dict[str, Any]]:
     CorruptError
         If the header is not one of a forest with ``n_trees`` trees.
     """
-    if not isinstance(header, dict) or header.get("format") not in (FIRST, FORMAT, NESTED):
-        found = header.get("format") if isinstance(header, dict) else type(header).__name__
+    found = header.get("format") if isinstance(header, dict) else type(header).__name__
+    if type(found) is not int or found not in (FIRST, FORMAT, NESTED):
         raise CorruptError(
             f"this version reads forests of formats {FIRST} to {NESTED}, this one is of "
             f"{found!r}: use the version of dmondrian that wrote it"

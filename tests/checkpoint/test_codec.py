@@ -241,6 +241,7 @@ def test_a_file_of_another_writer_with_the_same_meaning(compression: str | None)
         ([INTS], "[" * 100_000, "Error"),
         ([INTS], '{"format":4,"header":{},"rows":[3]}', "upgrade"),
         ([INTS], '{"format":3,"header":{},"rows":[3]}', "since when"),
+        ([INTS], '{"format":1.0,"header":{},"rows":[3]}', "upgrade"),
         ([INTS], '{"format":"2","header":{},"rows":[3]}', "upgrade"),
         ([INTS], '{"format":2,"header":{},"rows":[3]}', "Sparse column"),
         ([INTS], '{"format":1,"header":[],"rows":[3]}', "header"),

@@ -228,8 +228,9 @@ def test_metrics_are_strict_json_with_exact_numbers(run: Run) -> None:
     json.loads(file_of(run, 40).read_bytes(), parse_constant=refuse)
 
 
-def test_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
-    Run.create(tmp_path, {**ASKED, "format": 4})
+@pytest.mark.parametrize("form", [4, 1.0, [1], {}])
+def test_a_newer_format_asks_for_an_upgrade(tmp_path: Path, form: object) -> None:
+    Run.create(tmp_path, {**ASKED, "format": form})
     with pytest.raises(CheckpointError, match="upgrade"):
         Run.open(tmp_path)
 

@@ -393,3 +393,24 @@ def test_an_error_amid_a_piece_still_tears_and_other_threads_are_let_alone(
     thread.start()
     thread.join()
     assert found == [signal.default_int_handler]
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_each_signal_that_came_meanwhile_is_handled_once(first: signal.Signals) -> None:
+    order = [signal.SIGTERM, signal.SIGINT]
+    calls: list[int] = []
+
+    def step() -> None:
+        with interrupts_held():
+            for number in (first, *order, *order):
+                signal.raise_signal(number)
+            assert calls == []
+
+    before = signal.signal(signal.SIGTERM, lambda number, frame: calls.append(number))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            step()
+        assert calls == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)

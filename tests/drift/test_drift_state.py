@@ -193,6 +193,11 @@ def changed(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     [
         changed("version", 4),
         changed("version", 5),
+        changed("version", [3]),
+        changed("version", {}),
+        changed("version", 3.0),
+        lambda header: header.update(parameters=[3]),
+        lambda header: header.update(format=float(header["format"])),
         changed("position", 161),
         changed("position", -1),
         changed("position", 0),
