@@ -71,18 +71,20 @@ def merge(
             "its own: such runs have no stream in common. Train one run of all trees, or add trees "
             "to one of them with `dmondrian grow`"
         )
+    for run in sources:  # no two of these merge, however alike they are
+        parameters = run.run_json["parameters"]
+        if learns_jointly(parameters):
+            raise ParameterError(
+                f"{run.url} is of {run.run_json['algorithm']}, whose trees are fitted together: "
+                "those of other runs were fitted without them"
+            )
+        if follows_stream(parameters):
+            raise ParameterError(
+                f"{run.url} follows the stream: what its trees count was learned, row by row, "
+                "from their own forecasts alone, not from those of other runs. Train one run of "
+                "all trees, or add trees to one of them with `dmondrian grow`"
+            )
     _check_alike(sources)
-    if learns_jointly(sources[0].run_json["parameters"]):
-        raise ParameterError(
-            f"{sources[0].url} is of {sources[0].run_json['algorithm']}, whose trees are fitted "
-            "together: those of other runs were fitted without them"
-        )
-    if follows_stream(sources[0].run_json["parameters"]):
-        raise ParameterError(
-            f"{sources[0].url} follows the stream: what its trees count was learned, row by row, "
-            "from their own forecasts alone, not from those of other runs. Train one run of all "
-            "trees, or add trees to one of them with `dmondrian grow`"
-        )
     position = _common_position(sources)
     pairs = sorted(
         (

@@ -91,7 +91,7 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         from dmondrian.distributed.metrics.age_curve import share_in_words
 
         for place, name in enumerate(facts["mixed_beside"], -len(facts["mixed_beside"])):
-            rows.append((name, share_in_words(ages, place) + ", of weights"))
+            rows.append((f"weight of {name}", share_in_words(ages, place)))
     rows.append(("checkpoints", f"at {_some(facts['checkpoints'])} rows"))
     output.text(table(rows))
     given, in_use = _of_use(facts["parameters"]), dict(facts["in_use"])

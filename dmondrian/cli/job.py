@@ -526,7 +526,9 @@ def _mistake(key: Key, value: Any) -> str:
         "counts": _are_counts(value if isinstance(value, list) else [value]),
     }[key.kind]
     if not fits:
-        return f"expected {KINDS[key.kind]}, got {_shown(value)}"
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        advice = f'; write "{value} {key.unit}"' if key.unit and is_number else ""
+        return f"expected {KINDS[key.kind]}, got {_shown(value)}{advice}"
     if key.minimum is not None and value < key.minimum:
         return f"expected at least {key.minimum}, got {value}"
     if key.maximum is not None and value > key.maximum:
@@ -589,7 +591,7 @@ def _resolve(value: Any, folder: Path, named: str) -> Any:
 
 
 def _nearest(name: str, valid: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, list(valid), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

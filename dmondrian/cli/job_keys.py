@@ -20,6 +20,7 @@ class Key:
     minimum: int | None = None
     maximum: int | None = None
     choices: tuple[str, ...] = ()
+    unit: str = ""  # that a number given for a string lacks
 
 
 KINDS: dict[str, str] = {
@@ -85,7 +86,9 @@ TABLES: dict[str, dict[str, Key]] = {
     },
     "run": {
         "path": Key("string", "run folder or URL: checkpoints and the model", required=True),
-        "checkpoint_every": Key("string", '"auto", or such as "100000 rows" or "5 min"'),
+        "checkpoint_every": Key(
+            "string", '"auto", or such as "100000 rows" or "5 min"', unit="rows"
+        ),
         "keep": Key("integer", "newest checkpoints to keep; by default all", minimum=2),
         "n_shards": Key("integer", "parts the forest is cut into, fixed for the run", minimum=1),
         "first_tree": Key(

@@ -6,13 +6,22 @@ Relies on :mod:`dmondrian.report`; starts no cluster and changes nothing in the 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from dmondrian._text.wording import size
 from dmondrian.cli.output import Output
+from dmondrian.errors import ParameterError
 
 
 def report(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian report --help`."""
+    ending = Path(arguments.out).suffix
+    if ending.lower() not in (".html", ".htm"):
+        raise ParameterError(
+            f"--out {arguments.out}: expected a file that ends in .html, got "
+            f"{repr(ending) if ending else 'no ending'}: a report is a page for browsers, which "
+            "print it as PDF"
+        )
     from dmondrian.report import write_report
 
     file = write_report(

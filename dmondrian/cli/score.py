@@ -83,6 +83,8 @@ def run_evaluate(
     output.event("evaluated", {"model": model, "metrics": metrics})
     how = f" ({metrics_title(metrics)})" if "forecast" in metrics else ""
     output.text(f"evaluated {model} on {_named(data)}{how}:\n{metrics_table(metrics, '  ')}")
+    if "learned" in metrics:
+        output.text(metrics["learned"])
     if "reliability" in metrics:
         output.text(
             "how sure, the share of rows, how often right:\n" + _diagram(metrics["reliability"])

@@ -12,6 +12,7 @@ _WORDS = {"None": '"none"', "True": "true", "False": "false"}
 _WORD = rf"\b(?:{'|'.join(_WORDS)})\b"
 _NUMBER = r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]*\w)"
 _GIVEN = re.compile(rf"\b([a-z]\w*)=({_WORD}|\"[^\"]*\"|'[^']*'|{_NUMBER})")
+_TUPLE = re.compile(r"=?\(('[^']*'(?:, '[^']*')*),?\)")
 _ALONE = re.compile(_WORD)
 
 
@@ -24,4 +25,10 @@ def in_toml(text: str) -> str:
             value = f'"{value[1:-1]}"'
         return f"{found[1]} = {value}"
 
+    def listed(found: re.Match[str]) -> str:
+        equals = " = " if found[0][0] == "=" else ""
+        values = found[1].replace("'", '"')
+        return f"{equals}[{values}]"
+
+    text = _TUPLE.sub(listed, text)
     return _ALONE.sub(lambda found: _WORDS[found[0]], _GIVEN.sub(given, text))

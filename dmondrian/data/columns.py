@@ -238,10 +238,18 @@ def check_types(
     if missing:
         spare = [name for name in types if name not in wanted]
         near = [f"{name!r} may be {hit}" for name in missing if (hit := _nearest(name, spare))]
+        likely = f" ({'; '.join(near)})" if near else ""
+        if any(name in wanted for name in missing):
+            raise SchemaError(
+                f"{source} lacks {_list(missing)}: expected the {counted(len(wanted), 'column')} "
+                f"of the training data by name{likely}; rename or add them"
+            )
+        titles = {schema.time: "the time", schema.weight: "the weight", schema.target: "the target"}
+        own = [f"{name!r}, {titles.get(name, 'asked for to be kept')}" for name in missing]
         raise SchemaError(
-            f"{source} lacks {_list(missing)}: expected the {counted(len(wanted), 'column')} of "
-            f"the training data by name{' (' + '; '.join(near) + ')' if near else ''}; "
-            "rename or add them"
+            f"{source} lacks {'; '.join(own)}{likely}: it has the columns of features, and no more "
+            "is needed to score rows, by `score`; to learn or to evaluate them, rename or add what "
+            "lacks"
         )
     wrong = [
         f"{column.name!r}: expected {column.kind} ({column.type}), got {types[column.name]}"

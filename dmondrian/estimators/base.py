@@ -478,11 +478,7 @@ class BaseForest(BaseEstimator):
                 raise self._error_of_missing_values() from None
             is_of_text = "could not convert string" in str(error) or "Cannot cast" in str(error)
             if is_of_text and hasattr(data[0], "columns"):
-                raise ParameterError(
-                    f"a column of X has texts ({error}): make it pandas' CategoricalDtype or "
-                    "polars' Enum or Categorical and set categorical_features='from_dtype', or "
-                    "leave it out"
-                ) from None
+                raise _error_of_texts(data[0], error, reset) from None
             raise
 
     def _error_of_missing_values(self) -> ParameterError:
@@ -749,3 +745,25 @@ class BaseForest(BaseEstimator):
         later = {name: off[name] for name in off if name in self._get_param_names()}
         later = {**type(self)().get_params(deep=False), **later}
         super().__setstate__({**later, **state})
+
+
+def _error_of_texts(frame: Any, error: ValueError, reset: bool) -> ParameterError:
+    """Return the error of a frame with columns that are no numbers, by name."""
+    names = [repr(name) for name in frame.columns if not _are_numbers(frame[name])]
+    what = f"column {', '.join(names[:5])}{', ...' if len(names) > 5 else ''} of X has texts"
+    if not reset:
+        return ParameterError(
+            f"{what} ({error}), and had numbers when the forest was fitted: give numbers"
+        )
+    return ParameterError(
+        f"{what} ({error}): make it pandas' CategoricalDtype or polars' Enum or Categorical and "
+        "set categorical_features='from_dtype', or leave it out"
+    )
+
+
+def _are_numbers(column: Any) -> bool:
+    try:
+        np.asarray(column).astype(np.float32)
+    except (TypeError, ValueError):
+        return False
+    return True

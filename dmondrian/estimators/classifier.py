@@ -172,9 +172,9 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         if is_unknown.any():
             unknown = np.unique(y[is_unknown])
             raise DataError(
-                f"y has labels {unknown[:5].tolist()} that are not among the "
-                f"{len(self.classes_)} classes {self.classes_[:5].tolist()}...: name all labels "
-                "in classes= at the first partial_fit"
+                f"y has labels {_first(unknown)} that are not among the {len(self.classes_)} "
+                f"classes {_first(self.classes_)}: name all labels in classes= at the first "
+                "partial_fit"
             )
         return codes
 
@@ -293,3 +293,9 @@ def _is_text(labels: np.ndarray) -> bool:
     if labels.dtype.kind == "O":
         return len(labels) > 0 and all(isinstance(label, str) for label in labels)
     return labels.dtype.kind in "US"
+
+
+def _first(labels: np.ndarray) -> str:
+    """Return the first of some labels, as a list that ends in dots where it is cut."""
+    shown = str(labels[:5].tolist())
+    return shown if len(labels) <= 5 else f"{shown[:-1]}, ...]"

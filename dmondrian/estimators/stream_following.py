@@ -103,7 +103,8 @@ class StreamFollowing(BaseForest):
             )
         if period is not None and column is None:
             raise ParameterError(
-                f'delay={self.delay!r} needs the time of each row: name its column, time="COLUMN"'
+                f"delay={self.delay!r} needs the time of each row: name its column, time of [data] "
+                "in a job, time= of `train`"
             )
         if period is not None and kind is not None and (kind == "time") != period.is_dated:
             raise ParameterError(

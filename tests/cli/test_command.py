@@ -73,6 +73,12 @@ def test_no_command_is_a_usage_error():
     assert "usage: dmondrian" in finish(code=2)[1]
 
 
+def test_the_package_is_run_as_the_command():
+    words = [sys.executable, "-m", "dmondrian", "--version"]
+    printed = subprocess.run(words, cwd=PROJECT, check=True, timeout=60, capture_output=True)
+    assert printed.stdout.decode().startswith("dmondrian ")
+
+
 def test_mistakes_in_tables_are_reported_without_loading_a_cluster_or_a_store():
     program = (
         "import sys; from dmondrian.cli import main\n"

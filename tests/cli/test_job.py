@@ -132,6 +132,16 @@ def test_wrong_type_is_reported_with_line(tmp_path):
     assert "job.toml:5: [data] target: expected a string, got the integer 3" in message
 
 
+def test_rows_are_given_as_text(tmp_path):
+    message = refusal(tmp_path, GOOD, "run.checkpoint_every=100")
+    assert message.endswith('expected a string, got the integer 100; write "100 rows"')
+
+
+def test_a_key_that_is_like_no_other_is_not_guessed(tmp_path):
+    with pytest.raises(JobError, match="no key 'max_iter' \\(keys: "):  # which max_nodes is not
+        build_estimator(read_job(write(tmp_path, GOOD), ["forest.max_iter=3"]))
+
+
 def test_number_for_boolean_and_boolean_for_number_are_refused(tmp_path):
     message = refusal(tmp_path, GOOD, "data.shuffle=1", "cluster.workers=true")
     assert "--set data.shuffle=1: [data] shuffle: expected true or false" in message
@@ -434,7 +444,7 @@ def test_a_delay_is_of_a_forest_that_follows_the_stream(tmp_path):
         (["forest.drift=follow", "forest.delay=0"], r"--set forest.delay=0: \[forest\] delay"),
         (
             ["forest.drift=follow", 'forest.experts=["boosted"]'],
-            r"forest.experts=.*: \[forest\] experts=.* are not experts",
+            r'\[forest\] experts = \["boosted"\] are not experts.* expected \["mondrian"\], \["mon',
         ),
         (["forest.drift=adwin"], r"--set forest.drift=adwin: \[forest\] drift"),
     ):

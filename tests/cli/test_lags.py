@@ -98,8 +98,9 @@ def test_a_run_with_lags_is_trained_scored_and_described(
     stdout, stderr = call("evaluate", run, tmp_path / "data")
     assert "all 600 rows were learned by the model" in stderr
     stdout, _ = call("evaluate", run, later)
-    assert "learned none of these files" in stdout
-    assert "are not recognised, and reads labels of earlier rows in lag_1(sold)" in stdout
+    assert "(all forecast by the model as it is, delay 1 row):" in stdout
+    assert "\nThe model learned none of these files. Whether" in stdout
+    assert "is not known. It reads labels of earlier rows in lag_1(sold), lag_2(sold).\n" in stdout
     call("report", run, "-o", tmp_path / "page.html", "--partial-dependence", 3)
     page = (tmp_path / "page.html").read_text()
     assert "lag_1(price)" in page

@@ -16,6 +16,7 @@ from dmondrian.cli.toml_words import in_toml
         ("loss='hinge' at 1e-3", 'loss = "hinge" at 1e-3'),
         ("delay=64 or rate=1.5e-3, x=-2", "delay = 64 or rate = 1.5e-3, x = -2"),
         ("a str among {'follow'} or None", "a str among {'follow'} or \"none\""),
+        ("e=('a', 'b'): leave it at ('a',)", 'e = ["a", "b"]: leave it at ["a"]'),
         ("Nonesuch and n=3rd stay", "Nonesuch and n=3rd stay"),
         ("target_range=(0, 1) stays", "target_range=(0, 1) stays"),
     ],

@@ -84,6 +84,14 @@ def test_a_model_in_the_folder_of_something_else(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["mine.csv"]
 
 
+def test_a_run_in_the_folder_of_a_saved_estimator(tmp_path: Path) -> None:
+    AMFClassifier(1, random_state=0).fit([[0.0], [1.0]], [0, 1]).save(tmp_path / "saved")
+    words = train_words(tmp_path / "saved", f"data.path={TRAINED}")
+    for given in (words, ["follow", *words[1:], "--once"]):
+        line = reported(*given, code=4)
+        assert f"{tmp_path}/saved holds a saved estimator, and no run that could go on" in line
+
+
 ROWS = {
     "another target": ({"x": [0.0, 1.0], "z": [0, 1]}, 3),
     "a null label": ({"x": [0.0, 1.0], "y": [0, None]}, 3),

@@ -304,8 +304,12 @@ class TestScoring:
         columns.pop("age")
         with pytest.raises(SchemaError, match=r"lacks the columns 'age', 'city'.*may be 'City'"):
             make_scoring_plan(write(columns), schema)
-        with pytest.raises(SchemaError, match="lacks the columns 'y', 'w'"):
+        lacking = r"lacks 'y', the target; 'w', the weight: it has the columns of features.*`score`"
+        with pytest.raises(SchemaError, match=lacking):
             make_scoring_plan(write(self.good()), schema, target=True)
+        named = self.good(Y=["yes", "no"], w=[1.0, 1.0])
+        with pytest.raises(SchemaError, match=r"lacks 'y', the target \('y' may be 'Y'\): it has"):
+            make_scoring_plan(write(named), schema, target=True)
         with pytest.raises(SchemaError, match="lacks the column 'key'"):
             make_scoring_plan(write(self.good()), schema, keep=["key"])
 

@@ -187,6 +187,18 @@ def test_frames_of_other_kinds_and_orders_of_categories() -> None:
     assert state_of(gaps) == state_of(AMFClassifier(**MISSING).fit(GAPS, LABELS))
 
 
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame])
+def test_a_column_of_texts_is_named(kind: Any) -> None:
+    plain = kind({"x": [0.0, 1.0], "town": [2.0, 3.0]})
+    texts = kind({"x": [0.0, 1.0], "town": ["Bern", "Ulm"]})
+    with pytest.raises(ParameterError, match=r"column 'town' of X has texts .*from_dtype"):
+        AMFClassifier(1).fit(texts, [0, 1])
+    model = AMFClassifier(1).fit(plain, [0, 1])
+    for ask in (model.predict, lambda X: model.partial_fit(X, [0, 1])):
+        with pytest.raises(ParameterError, match=r"'town' .*had numbers when .*: give numbers$"):
+            ask(texts)
+
+
 def test_without_categories_it_changes_nothing() -> None:
     plain = FRAME[["x", "is_new"]].astype(float)
     known = state_of(AMFClassifier(**SMALL).fit(plain, LABELS))

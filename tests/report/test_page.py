@@ -246,9 +246,15 @@ def test_the_command(classified, tmp_path) -> None:
     assert reported["bytes"] == file.stat().st_size
     _, stderr = call("report", classified.run_url, "-o", tmp_path / "none" / "x.html", code=2)
     assert "there is no folder" in stderr
-    _, stderr = call("report", classified.run_url, "-o", tmp_path, code=2)
+    (tmp_path / "folder.html").mkdir()
+    _, stderr = call("report", classified.run_url, "-o", tmp_path / "folder.html", code=2)
     assert "cannot be written (Is a directory)" in stderr
-    other = tmp_path / "rows.csv"
+    for name, ending in (("report.pdf", "'.pdf'"), ("report", "no ending")):
+        _, stderr = call("report", classified.run_url, "-o", tmp_path / name, code=2)
+        assert f"expected a file that ends in .html, got {ending}" in stderr
+        assert not (tmp_path / name).exists()
+    call("report", classified.run_url, "-o", tmp_path / "page.HTM")
+    other = tmp_path / "rows.html"
     other.write_text("a,b")
     _, stderr = call("report", classified.run_url, "-o", other, code=2)
     assert "is there and is not a report" in stderr

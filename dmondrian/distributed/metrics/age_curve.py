@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dmondrian._text.wording import counted
 from dmondrian.distributed.metrics.baselines import number_of
 from dmondrian.ensemble.settings.stored_parameters import mixes_boosted_sets, mixes_scaled_trees
 
@@ -94,7 +93,7 @@ def share_in_words(points: Sequence[Mapping[str, Any]], place: int) -> str:
     shown, most = [], float("inf")
     for point in reversed(points):
         if point["rows"] <= most:
-            shown.append(f"{point['shares'][place]:.0%} after {counted(point['rows'], 'row')}")
+            shown.append(f"{point['shares'][place]:.0%} at row {point['rows']:,}")
             most = point["rows"] / _FEWER
     return ", ".join(shown[:_SHOWN][::-1])
 

@@ -134,8 +134,8 @@ def evaluate(
         "log_likelihood", the mean log density of a row as it is encoded. Weighted if the model was
         trained with weights. "forecast" is how rows were forecast, in words, and "delay" how many
         of them the model forecasts before it knows a label: of a run with lags of the target, the
-        least of these. And "trees_sharded", the number of
-        groups of trees, if no worker can hold the whole model.
+        least of these; "learned" is which rows the model has learned, in words. And
+        "trees_sharded", the number of groups of trees, if no worker can hold the whole model.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def evaluate(
     labels = {} if lagged is None else lagged.labels
     if labels and found.get("delay", 0) > min(labels):
         names = ", ".join(labels.values())
-        found["forecast"] += f", and reads labels of earlier rows in {names}"
+        found["learned"] += f" It reads labels of earlier rows in {names}."
         found["delay"] = min(labels)
     return found
 
@@ -183,10 +183,13 @@ def _evaluate(
     warn_of_delay(model.parameters, plan.n_rows - n_learned, model.n_trained, model.delay)
     metrics = measure(model, plan, client, n_workers, threads, limit)
     if model.n_draws is None:
-        known = f"which learned {n_learned:,} of these rows"
+        known = f"The model learned {n_learned:,} of these rows."
         if not n_learned:
-            known = "which learned none of these files, though rows written anew are not recognised"
-        metrics["forecast"] = f"all forecast by the model as it is, {known}"
+            known = (
+                "The model learned none of these files. Whether it learned the same rows from "
+                "other files is not known."
+            )
+        metrics["forecast"], metrics["learned"] = "all forecast by the model as it is", known
         metrics["delay"] = max(plan.n_rows - n_learned, 0)
     return metrics
 
@@ -217,7 +220,7 @@ def measure(
     Returns
     -------
     dict
-        As of `evaluate`, without "forecast" and "delay".
+        As of `evaluate`, without "forecast", "learned" and "delay".
 
     Raises
     ------

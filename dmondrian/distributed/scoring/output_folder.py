@@ -48,6 +48,9 @@ from dmondrian.store import Store, check_writable, open_store
 FORMAT = 1
 ABOUT, PLAN, MANIFEST = "_score.json", "_score.plan", "_manifest.json"
 
+# Of entries of the request that are digests, what it means that they differ; the data last.
+_IN_WORDS = {"model": "another model, or checkpoint of it", "data": "other files, or rows of them"}
+
 # Entries of a file's footer. The digest replaces as many zeros.
 _REQUEST, _NAME, _SEAL = "dmondrian.score", "dmondrian.score.file", "dmondrian.score.sha256"
 _BLANK = b"0" * 64
@@ -105,9 +108,15 @@ def claim(store: Store, about: dict[str, Any], plan: Plan) -> str:
         store.put_same(ABOUT, data)
     except FencedError:
         there = document.unseal(store.get(ABOUT, document.MAX_BYTES), f"{ABOUT} in {store.url}")
-        differences = document.differences(there, about)
+        others = {**there, **{name: about[name] for name in _IN_WORDS}}
+        differences = document.differences(others, about)
+        differences += [
+            f"{name}: {words}"
+            for name, words in _IN_WORDS.items()
+            if there.get(name) != about[name]
+        ]
         if there.get("data") != about["data"] and (change := _changed_file(store, plan)):
-            differences.append(change)
+            differences[-1] += f": {change}"
         lines = "".join(f"\n  {line}" for line in differences)
         raise CheckpointError(
             f"{store.url} holds other scores. These entries differ:{lines}\n"

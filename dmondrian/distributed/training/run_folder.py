@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.new_folder import refuse_no_run
-from dmondrian.errors import ParameterError, StoreError
+from dmondrian.errors import CheckpointError, ParameterError, StoreError
 from dmondrian.store import parse_address
 
 
@@ -26,7 +27,7 @@ def checked_folder(run: str | os.PathLike[str], data: Any) -> str:
     Raises
     ------
     CheckpointError
-        It holds files that are not of a run.
+        It holds files that are not of a run, or a saved estimator.
     ParameterError
         It is the folder of the data.
     """
@@ -38,7 +39,19 @@ def checked_folder(run: str | os.PathLike[str], data: Any) -> str:
                 "would be read as data; choose another folder for the run, such as one below it"
             )
     refuse_no_run(url)
+    if _holds_estimator(url):
+        raise CheckpointError(
+            f"{url} holds a saved estimator, and no run that could go on: choose another folder"
+        )
     return url
+
+
+def _holds_estimator(url: str) -> bool:
+    """Return whether a folder has a model that was saved, which learned no stream of files."""
+    try:
+        return Run.open(url).run_json.get("plan") is None
+    except CheckpointError:  # a new one, or a damaged one, of which opening it reports
+        return False
 
 
 def _folder_of(place: str | os.PathLike[str]) -> str | None:

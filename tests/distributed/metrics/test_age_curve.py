@@ -52,10 +52,10 @@ def test_ages_are_named_as_members_cover_them() -> None:
 def test_a_share_is_given_at_a_few_rows() -> None:
     points = [{"rows": 2**k, "shares": [1.0 - k / 20, k / 20]} for k in range(11)]
     assert share_in_words(points, -1) == (
-        "20% after 16 rows, 30% after 64 rows, 40% after 256 rows, 50% after 1,024 rows"
+        "20% at row 16, 30% at row 64, 40% at row 256, 50% at row 1,024"
     )
-    assert share_in_words(points[:1], -1) == "0% after 1 row"
-    assert share_in_words(points[:1], 0) == "100% after 1 row"
+    assert share_in_words(points[:1], -1) == "0% at row 1"
+    assert share_in_words(points[:1], 0) == "100% at row 1"
 
 
 def test_metrics_report_them_and_refuse_damaged_ones() -> None:

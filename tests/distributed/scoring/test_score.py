@@ -263,8 +263,14 @@ def test_a_folder_with_other_scores_is_refused_and_the_difference_named(
         data = adult / "part-0.parquet"
     else:
         keep = ("age",)
-    with pytest.raises(CheckpointError, match=f"other scores(.|\n)*{change}"):
+    with pytest.raises(CheckpointError, match=f"other scores(.|\n)*{change}") as caught:
         score(model, data, out, keep=keep, client=client)
+    words = {
+        "model": "\n  model: another model, or checkpoint of it\nChoose",
+        "data": "\n  data: other files, or rows of them: ",
+        "keep": '\n  keep: [] there, ["age"] here\nChoose',
+    }
+    assert words[change] in str(caught.value)
 
 
 @pytest.mark.parametrize("change", ["touched", "gone", "new"])
@@ -375,9 +381,10 @@ def test_evaluation_is_scikit_learn_s(
         np.maximum(share, 1.0 - share).mean()
     )
     assert found.pop("delay") == 3000
-    assert found.pop("forecast") == (
-        "all forecast by the model as it is, which learned none of these files, though "
-        "rows written anew are not recognised"
+    assert found.pop("forecast") == "all forecast by the model as it is"
+    assert found.pop("learned") == (
+        "The model learned none of these files. Whether it learned the same rows from other files "
+        "is not known."
     )
     assert found == {
         "rows": 3000,
@@ -395,9 +402,9 @@ def test_evaluation_recognises_a_copy_of_a_learned_file_and_not_rows_written_ane
     shutil.copy(learned, tmp_path / "copy.parquet")
     pq.write_table(pq.read_table(learned), tmp_path / "anew.parquet", compression="gzip")
     found = evaluate(undisturbed.run_url, tmp_path / "copy.parquet", client=client)
-    assert found["forecast"].endswith("as it is, which learned 3,000 of these rows")
+    assert found["learned"] == "The model learned 3,000 of these rows."
     found = evaluate(undisturbed.run_url, tmp_path / "anew.parquet", client=client)
-    assert "learned none of these files, though rows written anew are not" in found["forecast"]
+    assert found["learned"].startswith("The model learned none of these files. Whether it")
 
 
 def test_evaluation_of_a_label_never_seen_is_refused_by_name(

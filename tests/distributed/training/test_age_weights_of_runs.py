@@ -79,7 +79,8 @@ def test_a_run_records_what_an_estimator_has_at_the_same_rows(
     advice = "for such files train with [forest] delay = 576, and the metrics"
     assert (advice in page) is (advice in remarks) is (delay == 1)
     share = ages[-1]["shares"][-1]
-    assert (f"{share:.0%} after 2,304 rows, of weights" in text) is is_boosted
+    assert (f"{share:.0%} at row 2,304\n" in text) is is_boosted
+    assert ("weight of boosted sets" in text) is is_boosted
     assert ("last label known" in text) is (delay > 1)
 
 

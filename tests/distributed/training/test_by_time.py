@@ -419,6 +419,7 @@ def test_a_job_file_names_the_column(rows: Path, tmp_path: Path) -> None:
     job.write_text(f"[data]\n{data}[forest]\n{forest}{end}")
     _, printed = call("train", job, code=2)
     assert f'{job}:10: [forest] delay = "2 days" needs the time of each row: name its' in printed
+    assert "time of [data] in a job" in printed
     job.write_text(f'[data]\n{data}time = "at"\n[forest]\n{forest}{end}')
     text, _ = call("train", job)
     assert "delay up to 2 days" in text

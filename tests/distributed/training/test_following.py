@@ -457,7 +457,8 @@ def test_members_are_not_added_to_those_whose_forecasts_are_gone(
     with pytest.raises(ParameterError, match=r"are gone back from a copy, or .* run of 9 trees"):
         grow(folder, 9, client=client)
     assert not parts_of(Run.open(folder))
-    other = fit("other", estimator=following(2, **settings_of(run)), first_tree=5)
+    settings = {**settings_of(run), "delay": 3}  # nor would these be merged with another delay
+    other = fit("other", estimator=following(2, **settings), first_tree=5)
     with pytest.raises(ParameterError, match="follows the stream"):
         merge([run.run_url, other.run_url], tmp_path / "merged")
     with pytest.raises(CheckpointError, match=r"(?s)another job.*grow .* --n-estimators 6"):
