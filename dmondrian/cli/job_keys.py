@@ -85,7 +85,11 @@ TABLES: dict[str, dict[str, Key]] = {
         ),
     },
     "run": {
-        "path": Key("string", "run folder or URL: checkpoints and the model", required=True),
+        "path": Key(
+            "string",
+            "run folder or URL, new or of this job: checkpoints and the model",
+            required=True,
+        ),
         "checkpoint_every": Key(
             "string", '"auto", or such as "100000 rows" or "5 min"', unit="rows"
         ),

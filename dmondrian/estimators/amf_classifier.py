@@ -268,9 +268,10 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
 
     A covering tree takes 16 MiB at most, so that a member is bounded, whatever the number of rows
     and classes: then its cells are split no more. ``nodes``, ``weighted_depth`` and
-    ``feature_importances_`` are of the trees that never forget. Such forests cannot be exported to
-    ONNX or merged; runs of them grow (:func:`dmondrian.distributed.grow`), forests fitted on arrays
-    do not: what the guard learned of each row is not kept in these.
+    ``feature_importances_`` are of the trees that never forget. Such forests go to
+    ONNX as they mix their trees now, and neither to C nor to SHAP values, and are not merged; runs
+    of them grow (:func:`dmondrian.distributed.grow`), forests fitted on arrays do not: what the
+    guard learned of each row is not kept in these.
 
     References
     ----------

@@ -115,8 +115,8 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     that of a label drawn from the same mixture of trees, prunings and the late labels of their
     cells, times a factor: the mean of (y - forecast)^2 over the variance, of the last rows. So it
     follows noise that grows or falls, and is right on average over late rows, not at each place.
-    ``calibrate`` is not needed. It has no quantiles; such forests cannot be exported to ONNX, as
-    weights of their mixture change with each row, nor merged; runs of them grow.
+    ``calibrate`` is not needed. It has no quantiles. Such forests go to ONNX, C and SHAP values as
+    they mix their trees now, and are not merged; runs of them grow.
 
     Boosted sets are born, fitted to kept rows and mixed as those of
     :class:`dmondrian.AMFClassifier`. The first has 100 rounds of one tree, later ones 15 to 400;

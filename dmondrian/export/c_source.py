@@ -4,7 +4,7 @@ Relies on :func:`dmondrian.export.plain_trees.plain_trees`. Promises plain C99 t
 nothing, keeps no state and needs nothing but ``math.h`` and ``stdint.h``, and the forest's
 predictions: a row reaches the same leaves, whose values are written out to the last bit and added
 in the same order. Class probabilities and means of labels are equal to the last bit, but for
-forests that follow the stream, whose trees are weighed beforehand: to some 1e-14 of their size.
+those of forests that follow the stream, weighed beforehand: to some 1e-14 of their size.
 Functions of them (a calibration, the response of a loss) are computed by the C library, to some
 1e-12. Not with ``-ffast-math``, which gives up the order of additions and the refusal of NaN.
 
@@ -73,15 +73,16 @@ def to_c(model: Any, out: str | PathLike[str] | None = None, *, name: str = "for
         and returns the number of the class, by which ``NAME_classes`` has its label; 0 of a
         regressor; -1, and ``out`` is as it was, if a number of x is not finite. The features of a
         run are those that it encoded, in the order of `dmondrian schema`, which a comment repeats.
-        Numbers are those of the forest to the last bit (with ``drift="follow"`` to some 1e-14 of
-        the size of labels); calibrated probabilities, and responses of
-        a loss, are as near as the C library's functions are.
+        Numbers are those of the forest to the last bit (of regressors with ``drift="follow"``,
+        as they mix their trees now, to some 1e-14 of the size of labels); calibrated
+        probabilities, and responses of a loss, are as near as the C library's functions are.
 
     Raises
     ------
     ParameterError
-        The forest is no tree ensemble (see :func:`dmondrian.export.to_onnx`), encodes categories of
-        frames, or is too large for a compiler; `name` is no identifier of C; or `out` cannot be
+        The forest is no tree ensemble (see :func:`dmondrian.export.to_onnx`; classifiers with
+        ``drift="follow"`` are none here), encodes categories of frames, or is too large for a
+        compiler; `name` is no identifier of C; or `out` cannot be
         written, or is a file of another kind.
 
     Examples
