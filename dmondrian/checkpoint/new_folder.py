@@ -8,7 +8,7 @@ process left of the same kind is begun again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from dmondrian.checkpoint.opening import RUN_NAME
@@ -58,8 +58,15 @@ def refuse_others(
     )
 
 
-def refuse_no_run(folder: str | os.PathLike[str] | Store) -> None:
+def refuse_no_run(folder: str | os.PathLike[str], beside: Collection[str] = ()) -> None:
     """Refuse the folder of a new run if it has anything else; make none.
+
+    Parameters
+    ----------
+    folder : str or path
+        Folder or URL.
+    beside : collection of str
+        Folders in it that are written for the run as well.
 
     Raises
     ------
@@ -67,4 +74,5 @@ def refuse_no_run(folder: str | os.PathLike[str] | Store) -> None:
     """
     with suppress(NotFoundError):  # a new one
         store = open_store(folder, create=False)
-        refuse_others(store, lambda name: name.startswith(_BEFORE_RUN), "a run", RUN_NAME)
+        own = (*_BEFORE_RUN, *(f"{name}/" for name in beside))
+        refuse_others(store, lambda name: name.startswith(own), "a run", RUN_NAME)

@@ -32,7 +32,6 @@ from dmondrian.checkpoint import document
 from dmondrian.checkpoint.attempt_notes import Work, add_note, notes_of, work_of
 from dmondrian.checkpoint.held_out import positions
 from dmondrian.checkpoint.manifest import Manifest, is_digest, manifest_name
-from dmondrian.checkpoint.new_folder import refuse_no_run
 from dmondrian.checkpoint.opening import (
     FORMAT,
     RUN_NAME,
@@ -96,12 +95,11 @@ class Run:
         Raises
         ------
         CheckpointError
-            The folder holds another run; the message lists the entries that differ. Or it holds
-            files that are not of a run.
+            The folder holds another run; the message lists the entries that differ. For a folder of
+            other files see `refuse_no_run`.
         StoreError
             The folder cannot be written, or the store ignores conditional puts.
         """
-        refuse_no_run(url)
         store = open_store(url)
         store.probe()
         content = {"format": FORMAT, VERSIONS_KEY: versions(), **run_json}

@@ -223,7 +223,8 @@ def follow(
         refuse_row_parts(row_parts)
     else:
         check_data(data)
-    url = checked_folder(run, () if is_source else data)
+    joined = labels.get("out") if isinstance(labels, Mapping) else None
+    url = checked_folder(run, () if is_source else data, joined)
     batches = batch_files(data, url) if is_source else None
     data = data if batches is None else batches.out
     exports = [export] if isinstance(export, (str, os.PathLike)) else list(export)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dmondrian.checkpoint import Run, document
+from dmondrian.checkpoint.new_folder import refuse_no_run
 from dmondrian.errors import (
     CheckpointError,
     CorruptError,
@@ -84,7 +85,7 @@ class RunContract:
         open_store(url).put(name, b"mine")
         match = rf"holds {name}, which is not of a run: expected an empty or new folder"
         with pytest.raises(CheckpointError, match=match):
-            Run.create(url, ASKED, PLAN)
+            refuse_no_run(url)
         assert open_store(url).list() == [name]
 
     def test_what_a_killed_start_left_is_begun_again(self, url: str) -> None:
@@ -93,9 +94,13 @@ class RunContract:
         there += ["batches/0000000001.parquet", "stream/part-000000.parquet"]
         for name in there:
             store.put(name, b"")
+        store.put("rows/joined.parquet", b"")
+        refuse_no_run(url, beside=["rows"])
+        with pytest.raises(CheckpointError, match=r"holds rows/joined\.parquet"):
+            refuse_no_run(url)
         Run.create(url, ASKED, PLAN)
+        refuse_no_run(url)
         assert set(there) < set(store.list())
-        store.put("a file of mine", b"")  # beside a run that is there
         assert Run.create(url, ASKED, PLAN).stream.read() == PLAN
 
     def test_commit_twice_is_one_commit(self, url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -324,6 +325,23 @@ def test_rows_are_scored_when_they_come_and_learned_when_their_labels_do(
     (tmp_path / "joined/00000001.parquet").unlink()
     _, stderr = call("follow", job, "--once", code=REFUSED)
     assert "lacks 1 of the files that this run has learned" in stderr
+
+
+def test_rows_that_were_joined_in_the_folder_of_a_run_that_was_not_begun(
+    tmp_path: Path, data: Path, shared: str
+) -> None:
+    (tmp_path / "labels").mkdir()
+    job = write_job(tmp_path, shared=shared)
+    text = job.read_text().replace('"incoming"', '"data"').replace('["row"]', '["id"]')
+    job.write_text(text + LABELS.replace('"joined"', '"run/rows"'))
+    pq.write_table(put_pair(tmp_path, 0, 400), tmp_path / "labels" / "0.parquet")
+    assert "400 rows learned" in call("follow", job, "--once")[0]
+    known = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"rows", "run.json"} < known
+    for name in known - {"rows"}:  # as a process leaves it that is killed before it plans
+        path = tmp_path / "run" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert "400 rows learned" in call("follow", job, "--once")[0]
 
 
 def test_rows_that_wait_for_their_labels_are_not_called_learned(

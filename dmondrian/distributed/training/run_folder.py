@@ -14,7 +14,9 @@ from dmondrian.errors import CheckpointError, ParameterError, StoreError
 from dmondrian.store import parse_address
 
 
-def checked_folder(run: str | os.PathLike[str], data: Any) -> str:
+def checked_folder(
+    run: str | os.PathLike[str], data: Any, joined: str | os.PathLike[str] | None = None
+) -> str:
     """Return the URL of a run's folder.
 
     Parameters
@@ -23,6 +25,8 @@ def checked_folder(run: str | os.PathLike[str], data: Any) -> str:
         As given by the caller.
     data : object
         The data as given; only paths are looked at.
+    joined : str, path or None
+        Folder or URL that rows joined with their labels are written to; it may be in that folder.
 
     Raises
     ------
@@ -38,7 +42,9 @@ def checked_folder(run: str | os.PathLike[str], data: Any) -> str:
                 f"run and data are both {url} ([run] path and [data] path of a job): a run's files "
                 "would be read as data; choose another folder for the run, such as one below it"
             )
-    refuse_no_run(url)
+    own = [] if joined is None else [parse_address(joined).url]
+    start = f"{url.rstrip('/')}/"
+    refuse_no_run(url, [place[len(start) :] for place in own if place.startswith(start)])
     if _holds_estimator(url):
         raise CheckpointError(
             f"{url} holds a saved estimator, and no run that could go on: choose another folder"
