@@ -223,8 +223,10 @@ def follow(
         refuse_row_parts(row_parts)
     else:
         check_data(data)
-    joined = labels.get("out") if isinstance(labels, Mapping) else None
-    url = checked_folder(run, () if is_source else data, joined)
+    places = [] if is_source else [data] if isinstance(data, (str, os.PathLike)) else [*data]
+    if isinstance(labels, Mapping) and "out" in labels:
+        places.append(labels["out"])
+    url = checked_folder(run, places)
     batches = batch_files(data, url) if is_source else None
     data = data if batches is None else batches.out
     exports = [export] if isinstance(export, (str, os.PathLike)) else list(export)

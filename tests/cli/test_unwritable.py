@@ -64,13 +64,15 @@ def test_a_run_in_the_folder_of_its_data(tmp_path: Path) -> None:
     for run, path, code, words in (
         (data, data, 2, "run and data are both"),
         (data, f"{data}/*.parquet", 4, "holds a.parquet, which is not of a run"),
-        (tmp_path, data, 4, "holds data/a.parquet, which is not of a run"),
+        (tmp_path, f"{data}/../none/*.parquet", 4, "holds data/a.parquet, which is not of a run"),
     ):
         assert words in reported(*train_words(run, f"data.path={path}"), code=code)
         assert [file.name for file in data.iterdir()] == ["a.parquet"]
     words = train_words(data / "run", f"data.path={data}", "cluster.workers=1")
     for _ in range(2):  # below the data it is none of them
         call(*words)
+    for _ in range(2):  # nor are data that lie in a folder of its own below the run
+        call(*train_words(tmp_path, f"data.path={data}/a.parquet", "cluster.workers=1"))
     sealed = (data / "run/run.json").read_bytes()
     (data / "run.json").write_bytes(sealed)  # as earlier versions left it
     assert "run and data are both" in reported(*train_words(data, f"data.path={data}"), code=2)

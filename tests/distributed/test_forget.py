@@ -78,6 +78,11 @@ def test_keys_in_no_row_are_counted_and_files_may_lose_all_rows(
     keys.write_bytes(b"\xef\xbb\xbf1\r\n99999\n")  # of an editor of Windows
     out = tmp_path / "out"
     words = ("--keys", keys, "--key", "who", "--scheduler", client.scheduler.address)
+    out.mkdir()
+    (out / "mine.txt").write_text("")
+    assert "holds mine.txt, which is not of a run" in call("forget", run, out, *words, code=4)[1]
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+    (out / "mine.txt").unlink()
     stdout, _ = call("forget", run, out, *words)
     assert "1 key of 2 is in no row" in stdout
     certificate = json.loads((out / "forgotten.json").read_text())

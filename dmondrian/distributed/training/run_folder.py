@@ -14,9 +14,7 @@ from dmondrian.errors import CheckpointError, ParameterError, StoreError
 from dmondrian.store import parse_address
 
 
-def checked_folder(
-    run: str | os.PathLike[str], data: Any, joined: str | os.PathLike[str] | None = None
-) -> str:
+def checked_folder(run: str | os.PathLike[str], data: Any) -> str:
     """Return the URL of a run's folder.
 
     Parameters
@@ -24,9 +22,8 @@ def checked_folder(
     run : str or path
         As given by the caller.
     data : object
-        The data as given; only paths are looked at.
-    joined : str, path or None
-        Folder or URL that rows joined with their labels are written to; it may be in that folder.
+        The data as given; only paths are looked at. Those below the run's folder are no other
+        files there.
 
     Raises
     ------
@@ -36,15 +33,17 @@ def checked_folder(
         It is the folder of the data.
     """
     url = parse_address(run).url
+    start, below = f"{url.rstrip('/')}/", []
     for place in [data] if isinstance(data, (str, os.PathLike)) else data:
-        if isinstance(place, (str, os.PathLike)) and _folder_of(place) == _folder_of(url):
+        folder = _folder_of(place) if isinstance(place, (str, os.PathLike)) else None
+        if folder is not None and _folder_of(url) == folder:
             raise ParameterError(
                 f"run and data are both {url} ([run] path and [data] path of a job): a run's files "
                 "would be read as data; choose another folder for the run, such as one below it"
             )
-    own = [] if joined is None else [parse_address(joined).url]
-    start = f"{url.rstrip('/')}/"
-    refuse_no_run(url, [place[len(start) :] for place in own if place.startswith(start)])
+        if folder is not None and parse_address(place).url.startswith(start):
+            below.append(parse_address(place).url[len(start) :].partition("/")[0])
+    refuse_no_run(url, below)
     if _holds_estimator(url):
         raise CheckpointError(
             f"{url} holds a saved estimator, and no run that could go on: choose another folder"
