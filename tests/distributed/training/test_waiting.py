@@ -57,7 +57,7 @@ def test_rows_that_wait_are_counted_apart_wherever_a_run_is_shown(
     assert (again.summary["learned"], again.summary["waiting"]) == (3500, 2500)
     measured = evaluate(run.run_url, adult, client=client)
     assert measured["delay"] == 2500
-    assert "which learned 3,500 of these rows" in measured["forecast"]
+    assert "learned 3,500 of these rows" in measured["learned"]
 
 
 def test_a_run_of_which_all_rows_wait_is_warned_of_and_cannot_score(
