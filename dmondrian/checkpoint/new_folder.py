@@ -1,33 +1,27 @@
-"""New folders: whoever begins to write into one finds nothing there but what is its own.
+"""Folders that runs, searches, models and scores begin in, which are not to be those of data.
 
-Relies on one look at the names of a store, which ends at the first one that is not. Promises that a
-folder with other files is refused before anything is written into it, and that what a killed
-process left of the same kind is begun again.
+Their Parquet files would be read with the data from then on. Relies on one look at the names of a
+store, which ends at the first file of data. Promises that such a folder is refused before anything
+is written into it, and that what a killed process left of the same kind is begun again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 
 from dmondrian.checkpoint.opening import RUN_NAME
-from dmondrian.checkpoint.search_record import FOLDER as SEARCH
-from dmondrian.checkpoint.stream import BATCHES, LAGS, STAGED
 from dmondrian.errors import CheckpointError, NotFoundError
-from dmondrian.store import PROBE, Store, open_store
-
-# What a run's folder has before there is run.json.
-_BEFORE_RUN = tuple(f"{folder}/" for folder in (SEARCH, BATCHES, LAGS, STAGED))
+from dmondrian.store import Store, open_store
 
 
 def refuse_others(
     store: Store, is_own: Callable[[str], bool], what: str, marker: str | None = None
 ) -> None:
-    """Refuse a folder that has an object which is not one's own.
+    """Refuse a folder that has a Parquet file which is not one's own.
 
-    Hidden files, and those that a killed look at whether the store can be written left, do not
-    count.
+    Files of other kinds are left alone, as are hidden ones.
 
     Parameters
     ----------
@@ -45,7 +39,8 @@ def refuse_others(
     """
 
     def is_other(name: str) -> bool:
-        return not name.startswith((".", PROBE)) and not is_own(name)
+        is_read = name.endswith(".parquet") and not name.startswith((".", "_"))
+        return is_read and not is_own(name)
 
     if marker is not None and store.exists(marker):
         return
@@ -53,26 +48,30 @@ def refuse_others(
     if found is None or (marker is not None and store.exists(marker)):  # by now: two have begun
         return
     raise CheckpointError(
-        f"{store.url} holds {found}, which is not of {what}: expected an empty or new folder; "
-        "choose another one"
+        f"{store.url} holds {found}, which is not of {what}: expected an empty or new folder, as "
+        "files of both would be read together; choose another one"
     )
 
 
-def refuse_no_run(folder: str | os.PathLike[str], beside: Collection[str] = ()) -> None:
-    """Refuse the folder of a new run if it has anything else; make none.
+def is_below(name: str) -> bool:
+    """Return whether a file is in a folder of its own, and not in a part of a divided table."""
+    folder, slash, _ = name.partition("/")
+    return bool(slash) and "=" not in folder
+
+
+def refuse_data(folder: str | os.PathLike[str]) -> None:
+    """Refuse a folder of data for a new run; make none.
+
+    Data in folders of their own below it are left alone.
 
     Parameters
     ----------
     folder : str or path
         Folder or URL.
-    beside : collection of str
-        Folders in it that are written for the run as well.
 
     Raises
     ------
     CheckpointError
     """
     with suppress(NotFoundError):  # a new one
-        store = open_store(folder, create=False)
-        own = (*_BEFORE_RUN, *(f"{name}/" for name in beside))
-        refuse_others(store, lambda name: name.startswith(own), "a run", RUN_NAME)
+        refuse_others(open_store(folder, create=False), is_below, "a run", RUN_NAME)

@@ -79,10 +79,12 @@ def test_keys_in_no_row_are_counted_and_files_may_lose_all_rows(
     out = tmp_path / "out"
     words = ("--keys", keys, "--key", "who", "--scheduler", client.scheduler.address)
     out.mkdir()
-    (out / "mine.txt").write_text("")
-    assert "holds mine.txt, which is not of a run" in call("forget", run, out, *words, code=4)[1]
-    assert [path.name for path in out.iterdir()] == ["mine.txt"]
-    (out / "mine.txt").unlink()
+    (out / "mine.parquet").write_bytes(b"")
+    assert (
+        "holds mine.parquet, which is not of a run" in call("forget", run, out, *words, code=4)[1]
+    )
+    assert [path.name for path in out.iterdir()] == ["mine.parquet"]
+    (out / "mine.parquet").unlink()
     stdout, _ = call("forget", run, out, *words)
     assert "1 key of 2 is in no row" in stdout
     certificate = json.loads((out / "forgotten.json").read_text())

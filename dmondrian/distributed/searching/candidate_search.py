@@ -26,9 +26,8 @@ from sklearn.base import is_classifier
 
 from dmondrian._text.wording import counted
 from dmondrian.checkpoint import document
-from dmondrian.checkpoint.new_folder import refuse_others
+from dmondrian.checkpoint.new_folder import is_below, refuse_others
 from dmondrian.checkpoint.search_record import ASKED, ROUNDS, read_rounds, results
-from dmondrian.checkpoint.stream import LAGS
 from dmondrian.data import Plan, make_plan
 from dmondrian.data.lag_settings import checked_lags
 from dmondrian.data.paths import check_paths
@@ -146,7 +145,7 @@ def search(
     DataError
         As of :func:`dmondrian.distributed.train`.
     CheckpointError
-        The folder is of another search, or holds other files, or the run has other lags.
+        The folder is of another search, or of data, or the run has other lags.
     ClusterError
         Workers were lost beyond recovery.
     """
@@ -172,7 +171,7 @@ def search(
 
 def _is_of_search(name: str) -> bool:
     """Return whether a search that was killed may have left an object before `ASKED`."""
-    return name == PLAN or name.startswith(f"{LAGS}/")
+    return name == PLAN or is_below(name)
 
 
 def _checked_lags(

@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from dmondrian.checkpoint import Run
-from dmondrian.checkpoint.new_folder import refuse_no_run
+from dmondrian.checkpoint.new_folder import refuse_data
 from dmondrian.errors import CheckpointError, ParameterError, StoreError
 from dmondrian.store import parse_address
 
@@ -22,18 +22,16 @@ def checked_folder(run: str | os.PathLike[str], data: Any) -> str:
     run : str or path
         As given by the caller.
     data : object
-        The data as given; only paths are looked at. Those below the run's folder are no other
-        files there.
+        The data as given; only paths are looked at.
 
     Raises
     ------
     CheckpointError
-        It holds files that are not of a run, or a saved estimator.
+        It holds Parquet files that are not of a run, or a saved estimator.
     ParameterError
         It is the folder of the data.
     """
     url = parse_address(run).url
-    start, below = f"{url.rstrip('/')}/", []
     for place in [data] if isinstance(data, (str, os.PathLike)) else data:
         folder = _folder_of(place) if isinstance(place, (str, os.PathLike)) else None
         if folder is not None and _folder_of(url) == folder:
@@ -41,9 +39,7 @@ def checked_folder(run: str | os.PathLike[str], data: Any) -> str:
                 f"run and data are both {url} ([run] path and [data] path of a job): a run's files "
                 "would be read as data; choose another folder for the run, such as one below it"
             )
-        if folder is not None and parse_address(place).url.startswith(start):
-            below.append(parse_address(place).url[len(start) :].partition("/")[0])
-    refuse_no_run(url, below)
+    refuse_data(url)
     if _holds_estimator(url):
         raise CheckpointError(
             f"{url} holds a saved estimator, and no run that could go on: choose another folder"
