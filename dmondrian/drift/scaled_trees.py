@@ -32,11 +32,13 @@ from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest.forest import Forest
-from dmondrian.tuning.auto_settings import WIDEST_AUTO
 from dmondrian.tuning.feature_scales import learn_scales, may_be_learned
 
 FIRST_BIRTH, LONGEST_LIFE = 1024, 65536  # rows, powers of two whose exponents are both even
 N_TREES = 8
+WIDEST = (
+    200  # features of rows of which there are any: trees of bounded bytes have few nodes beyond
+)
 _MOST_SEARCHED = 4096  # rows; of fewer, scales are not searched for long
 # Bound of a tree, in bytes by this formula and not by those that nodes take in memory: forests
 # depend on it, and are to be the same when the memory of nodes is laid out anew.
@@ -63,18 +65,18 @@ def last_birth(before: int, position: int) -> int | None:
 def has_scaled_trees(parameters: ForestParameters, position: int) -> bool:
     """Return whether there are scaled trees after ``position`` rows.
 
-    Of more columns than ``WIDEST_AUTO`` there are none: a search would take minutes.
+    Of more columns than ``WIDEST`` there are none.
     """
-    return position >= FIRST_BIRTH and parameters.n_features <= WIDEST_AUTO
+    return position >= FIRST_BIRTH and parameters.n_features <= WIDEST
 
 
 def never_grown(parameters: ForestParameters) -> str | None:
     """Return, as a sentence of a warning, why no scaled trees are ever grown; None if they are."""
-    if not parameters.mixes_scaled_trees or parameters.n_features <= WIDEST_AUTO:
+    if not parameters.mixes_scaled_trees or parameters.n_features <= WIDEST:
         return None
     return (
         f'"scaled" of experts grows no trees: rows have {parameters.n_features:,} features, and '
-        f"scales are searched for up to {WIDEST_AUTO}: leave it out, or give fewer"
+        f"these trees are grown of {WIDEST} at most: leave it out, or give fewer"
     )
 
 

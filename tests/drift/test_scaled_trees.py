@@ -27,6 +27,7 @@ from dmondrian.drift.scaled_trees import (
     FIRST_BIRTH,
     LONGEST_LIFE,
     N_TREES,
+    WIDEST,
     ScaledTrees,
     last_birth,
 )
@@ -35,7 +36,6 @@ from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators.stream_following import EXPERTS
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding_choice import loaded_bytes
-from dmondrian.tuning.auto_settings import WIDEST_AUTO
 from tests.drift.streams import CUTS, early_births, numbers, switching
 from tests.drift.test_drift_forest import parameters
 
@@ -67,7 +67,7 @@ def test_births_are_at_four_times_as_many_rows_and_then_at_every_so_many() -> No
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("d", [1, 64, 65, WIDEST_AUTO])
+@pytest.mark.parametrize("d", [1, 64, 65, WIDEST])
 def test_wherever_scaled_trees_are_born_a_set_is(d: int) -> None:
     """So that pieces of rows end there."""
     longest = n_newest_of(d) // 2
@@ -345,7 +345,7 @@ def test_a_worker_has_their_kernels_before_the_first_birth() -> None:
 
 def test_of_many_columns_there_are_none() -> None:
     rng = np.random.default_rng(0)
-    X = rng.random((FIRST_BIRTH + 1, WIDEST_AUTO + 1), np.float32)
+    X = rng.random((FIRST_BIRTH + 1, WIDEST + 1), np.float32)
     y = (X[:, 0] > 0.5).astype(int)
     model = AMFClassifier(1, drift="follow", experts=EXPERTS, random_state=0)
     with pytest.warns(UserWarning, match="grows no trees: rows have 201 features"):
