@@ -1,9 +1,9 @@
 """Trees with feature scales that are found on rows kept of a stream: what a member mixes beside.
 
 Scales shape trees, so that trees whose scales are found after some rows have to learn these anew.
-Before row ``FIRST_BIRTH``, at four times as many rows, and so on, from ``LONGEST_LIFE`` on at every
-so many (of blocks of labels: at the end of the block), all scaled trees are replaced: scales are
-searched on the newest kept rows, up to ``_MOST_SEARCHED``, as forests that never forget search
+Before row ``FIRST_SCALED``, at four times as many rows, and so on, from ``LONGEST_LIFE`` on at
+every so many (of blocks of labels: at the end of the block), all scaled trees are replaced: scales
+are searched on the newest kept rows, up to ``_MOST_SEARCHED``, as forests that never forget search
 theirs on their first rows (:mod:`dmondrian.tuning.feature_scales`), and new trees learn the kept
 rows in order, then those that come. So they are bounded as kept rows and lives are, and follow
 where columns matter.
@@ -34,7 +34,7 @@ from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest.forest import Forest
 from dmondrian.tuning.feature_scales import learn_scales, may_be_learned
 
-FIRST_BIRTH, LONGEST_LIFE = 1024, 65536  # rows, powers of two whose exponents are both even
+FIRST_SCALED, LONGEST_LIFE = 1024, 65536  # rows, powers of two whose exponents are both even
 N_TREES = 8
 WIDEST = (
     200  # features of rows of which there are any: trees of bounded bytes have few nodes beyond
@@ -56,7 +56,7 @@ def last_birth(before: int, position: int) -> int | None:
     """Return the last birth behind row ``before``, up to ``position``; None for none."""
     found = position // LONGEST_LIFE * LONGEST_LIFE
     if not found:
-        found = FIRST_BIRTH
+        found = FIRST_SCALED
         while 4 * found <= position:
             found *= 4
     return found if before < found <= position else None
@@ -67,7 +67,7 @@ def has_scaled_trees(parameters: ForestParameters, position: int) -> bool:
 
     Of more columns than ``WIDEST`` there are none.
     """
-    return position >= FIRST_BIRTH and parameters.n_features <= WIDEST
+    return position >= FIRST_SCALED and parameters.n_features <= WIDEST
 
 
 def never_grown(parameters: ForestParameters) -> str | None:

@@ -35,7 +35,7 @@ from dmondrian.distributed.cluster.local_process import (
 )
 from dmondrian.distributed.cluster.workers import REPLY_SECONDS
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
-from dmondrian.drift.scaled_trees import FIRST_BIRTH, ScaledTrees
+from dmondrian.drift.scaled_trees import FIRST_SCALED, ScaledTrees
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, ParameterError
 from dmondrian.forest.forest import Forest
@@ -368,7 +368,7 @@ def _warm_members(parameters: ForestParameters) -> None:
         X[:, 1:] *= 0.5
     if forest.scaled is not None:
         kept, scaled = Labelled(X, y, np.ones(len(X))), ScaledTrees(forest.parameters, [0])
-        scaled.forest = scaled.grown_after(0, FIRST_BIRTH, lambda: kept, 1)
+        scaled.forest = scaled.grown_after(0, FIRST_SCALED, lambda: kept, 1)
         for w in (np.empty(0), kept.w):
             scaled.forecast_and_learn(X, y, w, 1)
             scaled.learn(X, y, w, 1)

@@ -113,7 +113,7 @@ def test_a_run_is_the_forest_of_one_process(run: TrainedRun) -> None:
     assert state_of(shared) == state_of(estimator)
     X, _ = rows_of(run)
     before = estimator.predict_proba(X)
-    estimator.forest_.is_complete = True  # as that of a run is
+    estimator.forest_.labels_are_known = True  # as that of a run is
     np.testing.assert_array_equal(shared.predict_proba(X), estimator.predict_proba(X))
     assert np.array_equal(before, shared.predict_proba(X)) is (not shared.n_waiting_)
 
