@@ -27,8 +27,9 @@ import numpy as np
 from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.boosting.boosting_kernels import Growing
 from dmondrian.boosting.found_rounds import rounds_after
-from dmondrian.boosting.kept_rows import MOST_NEWEST, KeptRows, Labelled, n_newest_of
+from dmondrian.boosting.kept_rows import MOST_NEWEST, KeptRows, n_newest_of
 from dmondrian.boosting.near_labels import near_labels
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.errors import CorruptError
 
 FIRST_SET = 64  # row
@@ -147,7 +148,7 @@ class BoostedStream:
         w : float64 [n] or [0]
             Weights > 0, or none for weights of one.
         """
-        rows = Labelled(X, y, w if len(w) else np.ones(len(y)))
+        rows = LabelledRows(X, y, w if len(w) else np.ones(len(y)))
         start, n = 0, len(y)
         while start < n:
             birth = self.next_birth(self._kept.position)
@@ -171,7 +172,7 @@ class BoostedStream:
             growing = growing if found is None else growing._replace(n_rounds=found)
         return BoostedSet.fit(rows.X, y, rows.w, self._n_classes, growing)
 
-    def kept_rows(self) -> Labelled:
+    def kept_rows(self) -> LabelledRows:
         """Return the rows that are kept for the next sets."""
         return self._kept.rows()
 

@@ -22,7 +22,6 @@ import numpy as np
 from dmondrian.drift.covering_kernels import (
     Covering,
     Credits,
-    Labelled,
     Places,
     Policies,
     forecast_rows,
@@ -33,6 +32,7 @@ from dmondrian.drift.mixer import Expert, Mixer
 from dmondrian.drift.task import task_of
 from dmondrian.ensemble.predictor.predictor import FreezingCost, Frozen
 from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree, collect_frozen
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.rules.aggregate import Aggregate
 from dmondrian.rules.large_shares import LargeShares
@@ -237,7 +237,10 @@ class Member:
             Weights > 0, or none for weights of one.
         """
         self._forget()
-        rows, reached = Labelled(read_only(X), read_only(y), read_only(w)), np.zeros(2, np.int64)
+        rows, reached = (
+            LabelledRows(read_only(X), read_only(y), read_only(w)),
+            np.zeros(2, np.int64),
+        )
         work = make_work(self._columns)
         while True:
             learn_rows(

@@ -41,7 +41,7 @@ from dmondrian.boosting.boosted_stream import (
     BoostedStream,
 )
 from dmondrian.drift.age_weights import cut_at_marks, exponents_of
-from dmondrian.drift.drift_state import Waiting, drift_state, read_header, take_state
+from dmondrian.drift.drift_state import drift_state, read_header, take_state
 from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
 from dmondrian.drift.held_interrupts import interrupts_held
 from dmondrian.drift.label_blocks import LabelBlocks
@@ -52,6 +52,7 @@ from dmondrian.drift.task import task_of
 from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn, frozen_trees
 from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.numeric_limits import check_targets, check_weights
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -107,7 +108,7 @@ class Members(Forest):
     members : list of Member
     position : int
         Rows of positive weight that trees have learned.
-    waiting : Waiting
+    waiting : LabelledRows
         Rows that came after those.
     blocks : LabelBlocks
         Of all rows that came.
@@ -221,8 +222,8 @@ class Members(Forest):
         its = self.parameters
         return BoostedStream(its.n_features, its.n_classes, its.seed, fitting)
 
-    def _no_rows(self) -> Waiting:
-        return Waiting(np.empty((0, self.parameters.n_features), np.float32), _NONE, _NONE)
+    def _no_rows(self) -> LabelledRows:
+        return LabelledRows(np.empty((0, self.parameters.n_features), np.float32), _NONE, _NONE)
 
     @property
     def waiting_weight(self) -> float:
@@ -416,7 +417,7 @@ class Members(Forest):
             return self._born_with(self.waiting, n_threads)
         if step.ends_with:
             return self._born_with(self._waiting_with(X, y, w), n_threads)
-        return None if self._waits else self._born_with(Waiting(X.values, y, w), n_threads)
+        return None if self._waits else self._born_with(LabelledRows(X.values, y, w), n_threads)
 
     def _take(
         self,
@@ -463,7 +464,7 @@ class Members(Forest):
             yield slice(first, stop)
             first = stop
 
-    def _born_with(self, rows: Waiting, n_threads: int) -> _Born | None:
+    def _born_with(self, rows: LabelledRows, n_threads: int) -> _Born | None:
         """Return what is born with rows that trees are about to learn, None for nothing.
 
         Nothing is changed: for lack of memory this may fail, and interrupts may end it.
@@ -527,11 +528,10 @@ class Members(Forest):
         if self.scaled is not None and born.scaled is not None:
             self.scaled.forest = born.scaled
 
-    def _waiting_with(self, X: PreparedRows, y: np.ndarray, w: np.ndarray) -> Waiting:
+    def _waiting_with(self, X: PreparedRows, y: np.ndarray, w: np.ndarray) -> LabelledRows:
         """Return the rows that wait, and others behind them."""
-        more = Waiting(X.values, y, w if len(w) else np.ones(len(y)))
-        both = zip(self.waiting, more, strict=True)
-        return Waiting(*(np.concatenate(pair) for pair in both))
+        more = LabelledRows(X.values, y, w if len(w) else np.ones(len(y)))
+        return self.waiting.and_then(more)
 
     def _wait(
         self,

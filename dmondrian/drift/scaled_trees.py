@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.boosting.kept_rows import Labelled
 from dmondrian.drift.task import Task, task_of
 from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest.forest import Forest
@@ -155,7 +155,7 @@ class ScaledTrees:
         return means
 
     def grown_after(
-        self, before: int, position: int, kept_rows: Callable[[], Labelled], n_threads: int
+        self, before: int, position: int, kept_rows: Callable[[], LabelledRows], n_threads: int
     ) -> Forest | None:
         """Return the trees that were born since ``before`` rows, to replace these; None for none.
 

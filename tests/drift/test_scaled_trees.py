@@ -15,7 +15,7 @@ import pytest
 
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.boosting import boosted_stream
-from dmondrian.boosting.kept_rows import Labelled, n_newest_of
+from dmondrian.boosting.kept_rows import n_newest_of
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.drift import members as members_module
@@ -31,6 +31,7 @@ from dmondrian.drift.scaled_trees import (
     ScaledTrees,
     last_birth,
 )
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators.stream_following import EXPERTS
@@ -271,7 +272,7 @@ def test_the_bound_is_part_of_the_parameters_and_no_matter_of_memory(
     """Stored forests have it, and go on with it."""
     settings = settings_of(n_classes=n_classes).replace(max_nodes=given)
     own = ScaledTrees(settings, [0])
-    grown = own.grown_after(0, FIRST_SCALED, lambda: Labelled(*rows_of(n_classes)), 1)
+    grown = own.grown_after(0, FIRST_SCALED, lambda: LabelledRows(*rows_of(n_classes)), 1)
     assert grown is not None
     assert grown.parameters.max_nodes == most
 
