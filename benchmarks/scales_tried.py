@@ -16,6 +16,9 @@ AMF with ten trees, learned scales and otherwise default settings: held-out log 
 * *seeds*: the defaults with five seeds, also among 50 columns of noise; a search that is caught by
   what it found first is seen in the worst of them. Seconds are the processor's, until settings are
   chosen.
+* *wide*: defaults among 300 and among 2,000 columns of noise, beside no scales and a random forest
+  of 100 trees, on at most 12,000 rows of each set; seconds are the processor's for the whole fit.
+  How far steps go there was chosen on adult, cpu_act and synthetic_d100_k5 with 300.
 * *noise*: adult with 50 uniform columns more, for three seeds; *size*: with noise of a fixed scale,
   the loss that scales are judged by beside the held-out one. *bank*: where its gap comes from.
 """
@@ -25,22 +28,28 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 
 from benchmarks import datasets
-from benchmarks.datasets import Dataset
+from benchmarks.datasets import REGRESSION, Dataset
 from benchmarks.metrics import row_losses
-from benchmarks.pages import Figure, Page, cell, column_of, middle, publish
+from benchmarks.pages import Figure, Number, Page, cell, column_of, middle, publish, runs_of
 from benchmarks.records import RESULTS, Records, tabled
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.prequential.progressive_validation import late_loss
 
 FIRST = 4096
 PARTS = 20
+MOST_WIDE = 12_000  # rows
 POWERS = (0.0, 0.5, 1.0, 2.0)
 SETS = ("bank", "spambase", "covtype", "electricity", "california_housing", "cpu_act")
 
@@ -164,6 +173,24 @@ def by_seed(data: Dataset, seeds: int = 5) -> list[list[float | str | None]]:
     return rows
 
 
+def among_many(data: Dataset) -> Iterator[list[float | str | None]]:
+    """Yield held-out scores and seconds of one set among many columns of noise."""
+    kind = AMFClassifier if data.is_classification else AMFRegressor
+    batch = RandomForestClassifier if data.is_classification else RandomForestRegressor
+    for columns in (300, 2000):
+        X, Z = widened(data, columns)
+        found: list[float | str | None] = [data.name, X.shape[1]]
+        for scales in (None, "auto"):
+            fitted, start = kind(10, feature_scales=scales, random_state=0), time.process_time()
+            fitted.fit(X, data.y_train)
+            seconds = time.process_time() - start
+            found += [score(data, forecast(data, fitted, Z)), seconds]
+        peer, start = batch(100, random_state=0), time.process_time()
+        peer.fit(X, data.y_train)
+        seconds = time.process_time() - start
+        yield [*found, score(data, forecast(data, peer, Z)), seconds]
+
+
 def by_size(data: Dataset, columns: int = 50) -> list[list[float | str | None]]:
     """Return losses with noise columns of a given scale, others with scales learned without."""
     scales = model(data).fit(data.X_train, data.y_train).feature_scales_
@@ -246,6 +273,7 @@ def by_warmup(data: Dataset) -> list[float | str | None]:
 TITLES = {
     "maps": "Maps of the columns, and exponents of the scales",
     "seeds": "Five seeds, and among fifty columns of noise",
+    "wide": "Among hundreds and thousands of columns of noise",
     "noise": "adult with fifty columns of noise",
     "size": "Noise columns of a given scale",
     "bank": "What the gap on bank consists of",
@@ -265,6 +293,19 @@ def noise_costs(place: int) -> Figure:
     return find
 
 
+def lower_among_many(than: str) -> Figure:
+    """Return what finds on how many rows of the part *wide* the default has the better score."""
+
+    def find(records: Records) -> Any:
+        record = records.only(part="wide")
+        names = ("set", "default", than)
+        rows = zip(*(column_of(record, name) for name in names), strict=True)
+        are = [own > other if name in REGRESSION else own < other for name, own, other in rows]
+        return Number(f"{sum(are)} of {len(are)}", "", runs_of([record]))
+
+    return find
+
+
 def seconds(records: Records) -> Any:
     """Return the seconds until scales are chosen, over sets without noise columns."""
     record = records.only(part="seeds")
@@ -280,13 +321,16 @@ PAGE = Page(
         "noise_plain": noise_costs(1),
         "noise": noise_costs(3),
         "seconds": seconds,
+        "wide": lower_among_many("no scales"),
+        "wide_forest": lower_among_many("random forest"),
         "learned": cell("groups", {"set": "adult"}, "learned", ".3f"),
         "grouped": cell("groups", {"set": "adult"}, "mean of its group", ".3f"),
     },
     sentences=(
         "The search takes {seconds} seconds of the processor; fifty columns of noise cost"
         " {noise_plain} per cent of the loss on adult without scales, and {noise} with scales that"
-        " are learned.",
+        " are learned; among 300 and 2,000 such columns the defaults are better than no scales on"
+        " {wide} of the rows below, and than a random forest on {wide_forest}.",
         "Not built, as they gain little or lose: quantile maps, groups of exponents, one scale for"
         " a one-hot group ({grouped} where single scales have {learned} on adult), and learning"
         " scales anew as rows come, which at best is what `warmup_rows` has.",
@@ -302,7 +346,9 @@ def main() -> None:
     )
     datasets.add_arguments(parser, list(SETS))
     parser.add_argument(
-        "--parts", nargs="+", default=["maps", "seeds", "noise", "size", "bank", "groups", "warmup"]
+        "--parts",
+        nargs="+",
+        default=["maps", "seeds", "wide", "noise", "size", "bank", "groups", "warmup"],
     )
     args = parser.parse_args()
     parts: dict[str, Any] = {
@@ -311,6 +357,9 @@ def main() -> None:
             lambda: (measure(load(name, args.max_rows)) for name in args.sets)),
         "seeds": (["set", "mean", "deviation", "worst", "seconds"],
                   lambda: (row for s in args.sets for row in by_seed(load(s, args.max_rows)))),
+        "wide": (["set", "columns", "no scales", "no scales, s", "default", "default, s",
+                  "random forest", "random forest, s"],
+                 lambda: (row for s in args.sets for row in among_many(load(s, MOST_WIDE)))),
         "noise": (["seed", "no scales", "with noise", "learned", "with noise"],
                   lambda: with_noise(load("adult", None))),
         "size": (["scale of noise", "late loss of 4096 rows", "held-out"],

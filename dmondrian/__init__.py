@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     )
     from dmondrian.forest.custom_loss import ConvexLoss
 
-__version__ = "1.0.0"
+__version__ = "1.1.0.dev0"
 
 find_moved_modules()
 

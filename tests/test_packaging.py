@@ -15,6 +15,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 import dmondrian
 
@@ -87,14 +88,17 @@ def test_sdist_and_wheel_have_what_they_should(tmp_path: Path) -> None:
     assert packed | tops | {"tests/conftest.py", "jobs/manual/index.md"} <= inside
 
 
-def test_the_citation_is_of_this_version_and_licence() -> None:
+def test_the_citation_is_of_the_last_release_and_its_licence() -> None:
     about = yaml.safe_load((PROJECT / ".github/CITATION.cff").read_text())
     assert about["cff-version"] == "1.2.0"
-    assert about["version"] == dmondrian.__version__
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     assert about["license"] == project["license"]
-    released = f"## [{about['version']}] - {about['date-released']}"
-    assert released in (PROJECT / "CHANGELOG.md").read_text()
+    changes = (PROJECT / "CHANGELOG.md").read_text()
+    released = re.findall(r"^## \[(.+)\] - (.+)$", changes, re.MULTILINE)
+    assert (about["version"], about["date-released"]) == released[0]
+    is_changed = changes.split("## [Unreleased]")[1].split("## [")[0].strip() != ""
+    now = Version(dmondrian.__version__)
+    assert (now.is_devrelease, now > Version(released[0][0])) == (is_changed, is_changed)
     for each in (about, *about["references"]):
         assert {"type", "title", "authors"} <= set(each)
 

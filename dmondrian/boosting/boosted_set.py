@@ -20,7 +20,6 @@ from dmondrian.boosting.boosting_kernels import (
     SUM_BITS,
     Binned,
     Growing,
-    Judging,
     LogLoss,
     Space,
     SquaredLoss,
@@ -32,6 +31,7 @@ from dmondrian.boosting.boosting_kernels import (
     sum_losses,
 )
 from dmondrian.boosting.column_bins import column_bins
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_TARGET
 from dmondrian.errors import CorruptError
 from dmondrian.forest.packed_arrays import packed, unpacked
@@ -149,7 +149,7 @@ class BoostedSet:
             loss, first = SquaredLoss(_LARGEST_ERROR), np.zeros(1)
         else:
             labels = y.astype(np.int64)
-        judging = Judging(read_only(X), labels, read_only(w))
+        judging = LabelledRows(read_only(X), labels, read_only(w))
         scores = np.empty((_ROWS_JUDGED, len(first)))
         ways = make_ways(self.trees)
         sum_losses(loss, self.trees, marks, first, judging, ways, scores, found)

@@ -1,10 +1,10 @@
 """Boosted sets along a stream: one after the other, each fitted to rows kept before its birth.
 
-A set is born before row number b where b is a multiple of a quarter of the largest power of two
-not above it, from ``FIRST_BIRTH`` on, and at most half of the newest rows that are kept, or 4,096:
-four times in each doubling of the stream, then at every so many rows. It answers until the next is
-born. What it answers a row was fitted to rows before alone, so that mixtures find out what it is
-worth.
+A set is fitted before row number b, from ``FIRST_SET`` on, where b is a multiple of a quarter of
+the largest power of two up to b; or, if that is smaller, of half of the newest rows that are kept,
+at least of 4,096. So four are while the stream doubles, then one at every so many rows. It answers
+until the next is fitted. Rows that it answers are after those that it was fitted to, so
+that mixtures find out what it is worth.
 
 Relies on :mod:`dmondrian.boosting.kept_rows`, :mod:`dmondrian.boosting.near_labels`,
 :mod:`dmondrian.boosting.found_rounds` and :mod:`dmondrian.boosting.boosted_set`. Promises a pure
@@ -27,16 +27,20 @@ import numpy as np
 from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.boosting.boosting_kernels import Growing
 from dmondrian.boosting.found_rounds import rounds_after
-from dmondrian.boosting.kept_rows import MOST_NEWEST, KeptRows, Labelled, n_newest_of
+from dmondrian.boosting.kept_rows import MOST_NEWEST, KeptRows, n_newest_of
 from dmondrian.boosting.near_labels import near_labels
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.errors import CorruptError
 
-FIRST_BIRTH = 64  # row
+FIRST_SET = 64  # row
 Shared = Callable[[int, Callable[[], BoostedSet]], BoostedSet]
 """Returns the set born before a row of this number: found, or made by the function."""
 _ROUNDS, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE = 60, 15, 0.2, 1.0, 5, 1e-3
 _LARGEST_STEP = 10.0  # log odds
-_OF_NUMBERS = Growing(100, 15, 0.15, 1.0, 20, 0.0, 2.0)
+_OF_NUMBERS = Growing(
+    n_rounds=100, n_leaves=15, rate=0.15, l2=1.0, least_rows=20, least_curvature=0.0,
+    largest_step=2.0,
+)  # fmt: skip
 _MANY, _ROUNDS_OF_MANY = 10, 30  # classes, and rounds from so many on
 _MOST_TREES, _LEAST_ROUNDS = 900, 5  # of still more classes, each of which takes a tree a round
 # Rounds that are found, trees of as many rounds, columns from which these are fewer; least rounds.
@@ -44,9 +48,7 @@ _MOST_ROUNDS, _MOST_FOUND, _WIDE, _LEAST_OF_NUMBERS = 400, 1200, 64, 15
 # How sets are fitted: as in the first version that had them; to clipped numbers; with as many
 # rounds as are found, to more rows. Streams that earlier versions began go on as they did.
 AS_THEY_CAME, CLIPPED, ROUNDS_FOUND = 1, 2, 3
-_NEWEST_BEFORE = (
-    8192  # rows that earlier versions kept; half of them are the longest life of wide rows
-)
+_NEWEST_BEFORE = 8192  # rows that earlier versions kept; of wide rows half is the longest life
 
 
 def growing_of(n_classes: int) -> Growing:
@@ -67,8 +69,8 @@ def most_rounds_of(n_classes: int, d: int) -> int:
 
 def next_birth(position: int, longest_life: int = MOST_NEWEST // 2) -> int:
     """Return the number of the first row after row ``position`` before which a set is born."""
-    if position < FIRST_BIRTH:
-        return FIRST_BIRTH
+    if position < FIRST_SET:
+        return FIRST_SET
     step = min(longest_life, 1 << max(position.bit_length() - 3, 0))
     return (position // step + 1) * step
 
@@ -146,7 +148,7 @@ class BoostedStream:
         w : float64 [n] or [0]
             Weights > 0, or none for weights of one.
         """
-        rows = Labelled(X, y, w if len(w) else np.ones(len(y)))
+        rows = LabelledRows(X, y, w if len(w) else np.ones(len(y)))
         start, n = 0, len(y)
         while start < n:
             birth = self.next_birth(self._kept.position)
@@ -170,7 +172,7 @@ class BoostedStream:
             growing = growing if found is None else growing._replace(n_rounds=found)
         return BoostedSet.fit(rows.X, y, rows.w, self._n_classes, growing)
 
-    def kept_rows(self) -> Labelled:
+    def kept_rows(self) -> LabelledRows:
         """Return the rows that are kept for the next sets."""
         return self._kept.rows()
 
@@ -196,7 +198,7 @@ class BoostedStream:
         CorruptError
             If it is not that of such a stream.
         """
-        has_set = position >= FIRST_BIRTH
+        has_set = position >= FIRST_SET
         is_whole = isinstance(stored, dict) and set(stored) == {"kept", "set"}
         if not is_whole or (stored["set"] is not None) != has_set:
             raise CorruptError(

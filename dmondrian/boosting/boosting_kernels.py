@@ -78,14 +78,6 @@ class Trees(NamedTuple):
     answers: np.ndarray  # float64 [T, L]
 
 
-class Judging(NamedTuple):
-    """Rows with labels and weights that judge trees."""
-
-    X: np.ndarray  # float32 [n, d]
-    y: np.ndarray  # int64 [n], classes, or float64 [n], numbers in the unit of the trees
-    w: np.ndarray  # float64 [n]
-
-
 class LogLoss(NamedTuple):
     """Of classes."""
 
@@ -456,7 +448,7 @@ def sum_losses(loss, trees, marks, first_scores, rows, ways, scores, out):
     marks : int64 [m]
         How many trees, ascending.
     first_scores : float64 [K]
-    rows : Judging
+    rows : LabelledRows
     ways : Ways
     scores : float64 [rows at once, K]
         Scratch.

@@ -18,13 +18,13 @@ from __future__ import annotations
 import numpy as np
 
 from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.boosting.kept_rows import Labelled
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 
 _PARTS = (2, 3)  # quarters of the rounds that are judged, before all
 _GROWN = 1.5  # times as many rounds where all of them are best
 
 
-def rounds_after(newest: BoostedSet, rows: Labelled, least: int, most: int) -> int | None:
+def rounds_after(newest: BoostedSet, rows: LabelledRows, least: int, most: int) -> int | None:
     """Return how many rounds the set after ``newest`` has, from ``least`` to ``most``.
 
     None where ``newest`` has no trees, as of one class.
@@ -32,7 +32,7 @@ def rounds_after(newest: BoostedSet, rows: Labelled, least: int, most: int) -> i
     Parameters
     ----------
     newest : BoostedSet
-    rows : Labelled
+    rows : LabelledRows
         Those that came since its birth, or the newest of these; labels as they came.
     least, most : int
     """

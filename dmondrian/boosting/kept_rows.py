@@ -14,11 +14,12 @@ Shapes: n rows, d columns, m sampled rows.
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dmondrian.boosting.boosting_kernels import write_keys
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_TARGET
 from dmondrian.errors import CorruptError
 from dmondrian.forest.packed_arrays import packed, unpacked
@@ -27,22 +28,6 @@ MOST_NEWEST, _LEAST_NEWEST = 32768, 256  # powers of two
 _MOST_NUMBERS = 2**21  # of the newest rows
 _STEPS = 8  # in which rows leave the newest
 _KEPT = np.uint64(0x8B0057EDC0DE2A11)  # apart from the draws of trees
-
-
-class Labelled(NamedTuple):
-    """Rows with labels and weights."""
-
-    X: np.ndarray  # float32 [n, d]
-    y: np.ndarray  # float64 [n]
-    w: np.ndarray  # float64 [n]
-
-    def taken(self, which: Any) -> Labelled:
-        """Return some rows, copies or a view as NumPy gives them."""
-        return Labelled(self.X[which], self.y[which], self.w[which])
-
-    def and_then(self, others: Labelled) -> Labelled:
-        """Return these rows and others behind them."""
-        return Labelled(*(np.concatenate(pair) for pair in zip(self, others, strict=True)))
 
 
 def n_newest_of(d: int, most: int = MOST_NEWEST) -> int:
@@ -76,7 +61,7 @@ class KeptRows:
         self._key = np.uint64(seed) ^ _KEPT
         self.position = 0
         size = self._n_newest + self._step
-        self._recent = Labelled(np.empty((size, d), np.float32), np.empty(size), np.empty(size))
+        self._recent = LabelledRows(np.empty((size, d), np.float32), np.empty(size), np.empty(size))
         self._sample = self._recent.taken(slice(0, 0))
         self._numbers = np.empty(0, np.int64)
 
@@ -86,12 +71,12 @@ class KeptRows:
         whole_steps = self.position - self.position % self._step
         return max(0, whole_steps - self._n_newest)
 
-    def rows(self) -> Labelled:
+    def rows(self) -> LabelledRows:
         """Return the rows that are kept, by their numbers."""
         recent = self._recent.taken(slice(0, self.position - self._n_left))
         return self._sample.and_then(recent)
 
-    def newest(self, n: int) -> Labelled:
+    def newest(self, n: int) -> LabelledRows:
         """Return the newest ``n`` rows, or as many as are kept without gaps."""
         there = self.position - self._n_left
         return self._recent.taken(slice(max(0, there - n), there))
@@ -99,12 +84,12 @@ class KeptRows:
     def copy(self) -> KeptRows:
         """Return the same rows, which others can be added to."""
         found, there = copy.copy(self), self.position - self._n_left
-        found._recent = Labelled(*(np.empty_like(part) for part in self._recent))
+        found._recent = LabelledRows(*(np.empty_like(part) for part in self._recent))
         for own, its in zip(found._recent, self._recent, strict=True):
             own[:there] = its[:there]
         return found
 
-    def add(self, rows: Labelled) -> None:
+    def add(self, rows: LabelledRows) -> None:
         """Take the rows that come next."""
         start, n = 0, len(rows.y)
         while start < n:
@@ -151,14 +136,14 @@ class KeptRows:
         CorruptError
             If they are not.
         """
-        if not isinstance(stored, dict) or set(stored) != {"numbers", *Labelled._fields}:
+        if not isinstance(stored, dict) or set(stored) != {"numbers", *LabelledRows._fields}:
             raise CorruptError(f"kept rows should have numbers and labels: {str(stored)[:80]}")
         self.position = position
         left, d = self._n_left, self._recent.X.shape[1]
         m = min(left, self._n_newest)
         n = m + position - left
         numbers = unpacked(stored["numbers"], (m,), np.int64)
-        rows = Labelled(
+        rows = LabelledRows(
             unpacked(stored["X"], (n, d), np.float32),
             unpacked(stored["y"], (n,), np.float64),
             unpacked(stored["w"], (n,), np.float64),

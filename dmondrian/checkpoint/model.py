@@ -96,7 +96,7 @@ def save_model(
     metrics: dict[str, Any] = {}
     if forest.calibration is not None:
         metrics[CALIBRATION] = forest.calibration.to_json()
-    if getattr(forest, "is_complete", False):
+    if getattr(forest, "labels_are_known", False):
         metrics[COMPLETE] = True
     run = Run.create(path, content)
     # Rows of huge weights count as at most the largest position; the forest stores their weight.
@@ -153,10 +153,10 @@ def load_model(url: str | os.PathLike[str]) -> tuple[Forest, dict[str, Any], Man
 
         members: Any = forest
         forest = DriftForest.of(members, manifest.metrics[GUARD])
-        forest.is_complete = True
+        forest.labels_are_known = True
     elif forest.parameters.follows_stream:
         follower: Any = forest
-        follower.is_complete = manifest.metrics.get(COMPLETE) is True
+        follower.labels_are_known = manifest.metrics.get(COMPLETE) is True
     return forest, model_json, manifest
 
 

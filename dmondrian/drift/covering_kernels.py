@@ -96,14 +96,6 @@ class Credits(NamedTuple):
     decays: np.ndarray  # float64 [l], of levels from birth to birth
 
 
-class Labelled(NamedTuple):
-    """Rows to learn."""
-
-    X: np.ndarray  # float32 [n, d]
-    y: np.ndarray  # float64 [n], classes
-    w: np.ndarray  # float64 [n] or [0], weights > 0; [0] for weights of one
-
-
 class Work(NamedTuple):
     """Scratch for rows that are taken at once."""
 

@@ -80,7 +80,7 @@ class DriftForest(Members):
     def predict_mixture(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> np.ndarray:
         """Return the outputs, float64 [n, k], of rows X float32 [n, d].
 
-        Rows that wait for their block are not known yet, unless the forest ``is_complete``.
+        Rows that wait for their block are not known yet, unless the forest ``labels_are_known``.
 
         Raises
         ------

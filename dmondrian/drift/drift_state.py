@@ -24,6 +24,7 @@ from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.scaled_trees import n_trees_of
 from dmondrian.drift.stored_rows import apart, kept_taken_in, taken_in
 from dmondrian.drift.task import Task
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE, LARGEST_TARGET
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -76,14 +77,6 @@ _KEYS_OF: dict[Any, set[str]] = {
     apart(OF_SCALED_TIMES): _SCALED_KEYS | _TIMED_KEYS,
 }  # fmt: skip
 _MEMBER_KEYS = {"mixer", "scales", "buckets", "levels", "trees"}
-
-
-class Waiting(NamedTuple):
-    """Rows of a block that is not full."""
-
-    X: np.ndarray  # float32 [n, d], prepared
-    y: np.ndarray  # float64 [n]
-    w: np.ndarray  # float64 [n]
 
 
 class Stored(NamedTuple):
@@ -323,7 +316,7 @@ def _checked_header(
     return ages, len(entries)
 
 
-def _waiting(stored: Any, parameters: ForestParameters) -> Waiting:
+def _waiting(stored: Any, parameters: ForestParameters) -> LabelledRows:
     """Return the rows of a block that is not full."""
     kinds = list, str, np.ndarray
     if not isinstance(stored, list) or len(stored) != 3 or not isinstance(stored[1], kinds):
@@ -342,7 +335,7 @@ def _waiting(stored: Any, parameters: ForestParameters) -> Waiting:
         is_label = (y >= 0) & (y < parameters.n_classes) & (y == np.floor(y))
     if not is_label.all() or not (w > 0.0).all() or not np.isfinite(X).all():
         raise CorruptError("rows that wait should have labels of their kind, and weights > 0")
-    return Waiting(X, y, w)
+    return LabelledRows(X, y, w)
 
 
 def _fill(

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.boosting.boosted_stream import FIRST_BIRTH
+from dmondrian.boosting.boosted_stream import FIRST_SET
 from dmondrian.drift.age_weights import exponents_of, shares_of_ages
 from dmondrian.drift.label_blocks import LabelBlocks
 from dmondrian.drift.member import KINDS, Ages
@@ -111,9 +111,8 @@ class Guard:
     """
 
     def __init__(self, parameters: ForestParameters, numbers: Iterable[int]) -> None:
-        assert parameters.drift is not None  # as documented
         self._about = parameters, tuple(numbers)
-        self.blocks, self.position = LabelBlocks(parameters.drift), 0
+        self.blocks, self.position = LabelBlocks(parameters.following), 0
         kinds = [number % len(KINDS) for number in self._about[1]]
         self._counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
         self._task = task_of(parameters)
@@ -200,8 +199,7 @@ class Guard:
             Rows that trees have learned, if they were those amid a block as well.
         """
         parameters, numbers = self._about
-        assert parameters.drift is not None  # as documented
-        ages = Ages(parameters.drift.first, parameters.drift.last)
+        ages = Ages(parameters.following.first, parameters.following.last)
         kinds, of_guard = np.array(numbers) % len(KINDS), exponents_of(self.mixer)
         is_mixed = np.zeros(of_members.shape[1], np.bool_)
         is_mixed[0] = True
@@ -209,7 +207,7 @@ class Guard:
         is_mixed[1 + known[0] : 1 + known[1]] = True
         n_learned = self.rows_so_far["learned"] if n_learned is None else n_learned
         if parameters.mixes_boosted_sets:
-            is_mixed[-1] = n_learned >= FIRST_BIRTH
+            is_mixed[-1] = n_learned >= FIRST_SET
         if parameters.mixes_scaled_trees:
             is_mixed[-2] = has_scaled_trees(parameters, n_learned)
         return shares_of_ages(of_members, kinds, of_guard, is_mixed)
@@ -291,8 +289,8 @@ def _mixer(n_kinds: int, delay: int, task: Task, is_timed: bool) -> Mixer:
             *(Expert(some, start, rate / slower) for rate in _LINEAR_RATES),
             Expert((permanent,), (1.0,), 0.0),
         ]
-        kind = task.mixing._replace(is_scaled=True)
-        return Mixer(n_kinds + 2, experts, delay, kind=kind, is_timed=is_timed)
+        linear = task.mixing._replace(is_scaled=True)
+        return Mixer(n_kinds + 2, experts, delay, linear=linear, is_timed=is_timed)
     equal = (*(1.0 / n_kinds,) * n_kinds, 0.0)
     experts = [
         Expert((everyone,), (1.0,), _POWER_RATE / slower),

@@ -36,7 +36,7 @@ class Clock(NamedTuple):
     n_late: int = 0  # that came when their block was over
 
 
-class Block(NamedTuple):
+class LabelBlock(NamedTuple):
     """Rows that come next, of one block."""
 
     rows: slice
@@ -126,7 +126,7 @@ class LabelBlocks:
             return None
         return first + self.clock.block * self._period.length
 
-    def cut(self, position: int, n: int, times: np.ndarray | None) -> Iterator[Block]:
+    def cut(self, position: int, n: int, times: np.ndarray | None) -> Iterator[LabelBlock]:
         """Yield the blocks of ``n`` rows from row ``position`` on; where each has one row, as one.
 
         ``times`` float64 [n] are those of the rows, where blocks are of time.
@@ -137,17 +137,18 @@ class LabelBlocks:
         start, delay = 0, self._delay
         while start < n:
             stop = n if delay == 1 else min(n, start + delay - (position + start) % delay)
-            yield Block(slice(start, stop), False, (position + stop) % delay == 0)
+            yield LabelBlock(slice(start, stop), False, (position + stop) % delay == 0)
             start = stop
 
-    def _cut_by_time(self, times: np.ndarray) -> Iterator[Block]:
+    def _cut_by_time(self, times: np.ndarray) -> Iterator[LabelBlock]:
         own = self._numbers(times)
         numbers = np.maximum.accumulate(np.concatenate([[self.clock.block], own]))
         begins = np.flatnonzero(np.diff(numbers)).tolist()  # rows
-        starts = begins if begins[:1] == [0] else [0, *begins]
+        is_begun = begins[:1] == [0]  # by the first row
+        starts = begins if is_begun else [0, *begins]
         for start, stop in zip(starts, [*starts[1:], len(times)], strict=True):
             if start < stop:
-                yield Block(slice(start, stop), start > 0 or starts is begins, False)
+                yield LabelBlock(slice(start, stop), start > 0 or is_begun, False)
 
     def _numbers(self, times: np.ndarray) -> np.ndarray:
         """Return the number of the block of each time, float64 [n], whole."""

@@ -1,9 +1,9 @@
 """A member of a forest that follows the stream: covering trees, and how it mixes them.
 
-A member is a pure function of the parameters, the seed, its number and the rows in order. Its
-inputs are kinds of experts: the forecasts of one permanent tree, which it is given, then those of a
-tree in each octave of age, and last, where the forest has them, what its scaled trees forecast and
-what boosted sets answer, which it is given too. Members never look at each other.
+A member is a pure function of the parameters, the seed, its number and the rows in order. It mixes
+several inputs: the forecasts of one permanent tree, which it is given, then those of a tree in each
+octave of age, and last, where the forest has them, what its scaled trees forecast and what boosted
+sets answer, which it is given too. Members never look at each other.
 
 Relies on :mod:`dmondrian.drift.covering_kernels`. Promises bounded memory: a tree that is born
 takes the place, and the memory, of one that dies, and none has more nodes than its rows allow or
@@ -22,7 +22,6 @@ import numpy as np
 from dmondrian.drift.covering_kernels import (
     Covering,
     Credits,
-    Labelled,
     Places,
     Policies,
     forecast_rows,
@@ -31,8 +30,9 @@ from dmondrian.drift.covering_kernels import (
 )
 from dmondrian.drift.mixer import Expert, Mixer
 from dmondrian.drift.task import task_of
-from dmondrian.ensemble.predictor.predictor import Frozen
+from dmondrian.ensemble.predictor.predictor import FreezingCost, Frozen
 from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree, collect_frozen
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.rules.aggregate import Aggregate
 from dmondrian.rules.large_shares import LargeShares
@@ -44,7 +44,7 @@ KINDS = ((0, 1.0), (1, 0.1), (2, 0.05), (3, 0.03))  # power and floor of feature
 LARGEST_LEVEL = 12  # exponent of the births beyond which credits are remembered alike
 MOST_BYTES = 2**24  # of a covering tree's nodes
 # When to freeze covering trees: later than others, as these look for many rows ahead, and are many.
-_PRICE = 1500, 2.0  # rows, nodes for a further row
+_COST = FreezingCost(1500, 2.0)
 BOOSTED_RATE = 0.003  # of the expert that raises what a boosted set answers to a power
 
 
@@ -153,8 +153,8 @@ class Member:
         if self._has_boosted:
             rate = 0.0 if task.is_regression else BOOSTED_RATE  # means have no powers
             experts.append(Expert(everything[-1:], (1.0,), rate))
-        is_timed = its.drift is not None and its.drift.period is not None
-        self.mixer = Mixer(len(everything), experts, delay, kind=task.mixing, is_timed=is_timed)
+        is_timed = its.following.period is not None
+        self.mixer = Mixer(len(everything), experts, delay, linear=task.mixing, is_timed=is_timed)
 
     @property
     def n_inputs(self) -> int:
@@ -237,7 +237,10 @@ class Member:
             Weights > 0, or none for weights of one.
         """
         self._forget()
-        rows, reached = Labelled(read_only(X), read_only(y), read_only(w)), np.zeros(2, np.int64)
+        rows, reached = (
+            LabelledRows(read_only(X), read_only(y), read_only(w)),
+            np.zeros(2, np.int64),
+        )
         work = make_work(self._columns)
         while True:
             learn_rows(
@@ -260,7 +263,7 @@ class Member:
 
     def _forget(self) -> None:
         """Forget what was found out from trees, before they change."""
-        self._frozen, self._living = Frozen(_PRICE), None
+        self._frozen, self._living = Frozen(_COST), None
 
 
 def _caps(tree: nodes.Tree, ages: Ages, max_nodes: int | None) -> np.ndarray:

@@ -41,7 +41,7 @@ from dmondrian.boosting.boosted_stream import (
     BoostedStream,
 )
 from dmondrian.drift.age_weights import cut_at_marks, exponents_of
-from dmondrian.drift.drift_state import Waiting, drift_state, read_header, take_state
+from dmondrian.drift.drift_state import drift_state, read_header, take_state
 from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
 from dmondrian.drift.held_interrupts import interrupts_held
 from dmondrian.drift.label_blocks import LabelBlocks
@@ -52,6 +52,7 @@ from dmondrian.drift.task import task_of
 from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn, frozen_trees
 from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.numeric_limits import check_targets, check_weights
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -81,6 +82,15 @@ class _Born(NamedTuple):
     scaled: Forest | None  # None where none is born
 
 
+class _Step(NamedTuple):
+    """Rows of one block that are forecast and learned, or wait, at once."""
+
+    rows: slice
+    ends_before: bool  # whether the block before ends with the first of them
+    ends_with: bool  # whether their own block ends with the last of them
+    is_mark: bool  # whether weights of ages are noted after them
+
+
 class Members(Forest):
     """Members that follow a stream, without the guard of their forest.
 
@@ -98,7 +108,7 @@ class Members(Forest):
     members : list of Member
     position : int
         Rows of positive weight that trees have learned.
-    waiting : Waiting
+    waiting : LabelledRows
         Rows that came after those.
     blocks : LabelBlocks
         Of all rows that came.
@@ -108,7 +118,7 @@ class Members(Forest):
         Boosted sets that all members mix, where the forest has such.
     scaled : ScaledTrees or None
         Of the members, where the forest has such.
-    is_complete : bool
+    labels_are_known : bool
         Whether whoever asks knows the labels of all rows that came, as of a run or of ``fit``.
     ages_noted : dict of int to float64 [T, G]
         By the number of rows learned at marks of the last call, exponents of each member's inputs.
@@ -123,8 +133,7 @@ class Members(Forest):
         trees: list[nodes.Tree] | None = None,
     ) -> None:
         super().__init__(parameters, numbers, trees=trees)
-        its = parameters.drift
-        assert its is not None  # as documented
+        its = parameters.following
         self.ages, self.blocks, self.position = Ages(its.first, its.last), LabelBlocks(its), 0
         self.task = task_of(parameters)
         self.members = [
@@ -140,12 +149,12 @@ class Members(Forest):
         if its.scaled:
             self.scaled = ScaledTrees(parameters, self.tree_numbers.tolist())
         self.ages_noted: dict[int, np.ndarray] = {}
-        self.is_complete = False
-        self._asked: Any = None
+        self.labels_are_known = False
+        self._caught_up: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as the state, and whether it is complete."""
-        return _made_again, (type(self), self.state(), self.is_complete)
+        return _made_again, (type(self), self.state(), self.labels_are_known)
 
     def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
         """Return (JSON-able header, one dict of arrays per tree): always copies."""
@@ -213,8 +222,8 @@ class Members(Forest):
         its = self.parameters
         return BoostedStream(its.n_features, its.n_classes, its.seed, fitting)
 
-    def _no_rows(self) -> Waiting:
-        return Waiting(np.empty((0, self.parameters.n_features), np.float32), _NONE, _NONE)
+    def _no_rows(self) -> LabelledRows:
+        return LabelledRows(np.empty((0, self.parameters.n_features), np.float32), _NONE, _NONE)
 
     @property
     def waiting_weight(self) -> float:
@@ -262,7 +271,7 @@ class Members(Forest):
     @property
     def n_bytes(self) -> int:
         """Bytes of memory held by all trees, those of the copy that is asked among them."""
-        beside = sum(0 if part is None else part.n_bytes for part in (self.scaled, self._asked))
+        beside = sum(0 if part is None else part.n_bytes for part in (self.scaled, self._caught_up))
         return super().n_bytes + sum(member.n_bytes for member in self.members) + beside
 
     def share(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> Shares:
@@ -280,8 +289,7 @@ class Members(Forest):
     def share_each(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> Forecast:
         """Return what :meth:`share` does, and what each member forecast."""
         self.store.check_whole()
-        assert self.parameters.drift is not None  # as documented
-        check_learned(self.rows_so_far, self.parameters.drift)
+        check_learned(self.rows_so_far, self.parameters.following)
         self.predictor.check_learned()
         rows = self.prepare(X)
         self._expect(len(rows))
@@ -364,50 +372,72 @@ class Members(Forest):
             times = None if times is None else times[kept]
         weights, prepared = _NONE if w is None else np.asarray(w, np.float64), self.prepare(X)
         number, self.ages_noted = self.position + len(self.waiting.y), {}
-        waits = self.blocks.is_timed or self.blocks.delay > 1
-        for block, is_after_end, is_end in self.blocks.cut(number, len(y), times):
-            for part, is_mark in self._parts(number, block):
-                labels = y[part], weights[part] if len(weights) else weights
-                piece = prepared[part]
-                ends_before = is_after_end and part.start == block.start
-                ends_with = waits and is_end and part.stop == block.stop
-                born: _Born | None = None
-                if ends_before:
-                    born = self._born_with(self.waiting, n_threads)
-                elif ends_with:
-                    born = self._born_with(self._waiting_with(piece, *labels), n_threads)
-                elif not waits:
-                    born = self._born_with(Waiting(piece.values, *labels), n_threads)
-                with alone(), interrupts_held():
-                    self.is_complete, self._asked = False, None
-                    try:
-                        if ends_before:
-                            self._end_block(born, n_threads)
-                        if waits:
-                            own = None if times is None else times[part]
-                            answer = self._wait(piece, *labels, n_threads, own)
-                        else:
-                            answer = self._learn_at_once(piece, *labels, born, n_threads)
-                        if ends_with:
-                            self._end_block(born, n_threads)
-                        if is_mark:
-                            self.ages_noted[number + part.stop] = self.age_exponents()
-                        self.n_done = int(ends[part.stop - 1])
-                    except BaseException:
-                        self.store.is_torn = True
-                        raise
-                yield answer
+        for step in self._steps(number, len(y), times):
+            part = step.rows
+            piece = prepared[part]
+            labels = y[part], weights[part] if len(weights) else weights
+            own_times = None if times is None else times[part]
+            born = self._birth_of(step, piece, *labels, n_threads)
+            with alone(), interrupts_held():
+                self.labels_are_known, self._caught_up = False, None
+                try:
+                    answer = self._take(step, born, piece, *labels, own_times, n_threads)
+                    if step.is_mark:
+                        self.ages_noted[number + part.stop] = self.age_exponents()
+                    self.n_done = int(ends[part.stop - 1])
+                except BaseException:
+                    self.store.is_torn = True
+                    raise
+            yield answer
 
-    def _parts(self, number: int, block: slice) -> Iterator[tuple[slice, bool]]:
-        """Yield pieces of a block of rows, and whether weights of ages are noted at their end.
+    @property
+    def _waits(self) -> bool:
+        """Whether rows wait for the labels of a block."""
+        return self.blocks.is_timed or self.blocks.delay > 1
 
-        ``number`` is that of row 0.
+    def _steps(self, number: int, n: int, times: np.ndarray | None) -> Iterator[_Step]:
+        """Yield the steps in which ``n`` rows are learned; ``number`` is that of row 0."""
+        for block, is_after_end, is_end in self.blocks.cut(number, n, times):
+            for cut, is_mark in cut_at_marks(number + block.start, block.stop - block.start):
+                first, n_rows = block.start + cut.start, cut.stop - cut.start
+                for piece in self._pieces(n_rows, number + first):
+                    part = slice(first + piece.start, first + piece.stop)
+                    ends_before = is_after_end and part.start == block.start
+                    ends_with = self._waits and is_end and part.stop == block.stop
+                    yield _Step(part, ends_before, ends_with, is_mark and piece.stop == n_rows)
+
+    def _birth_of(
+        self, step: _Step, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int
+    ) -> _Born | None:
+        """Return what is born with the rows that trees learn in a step; None if they learn none.
+
+        Blocks that end before a step are of time, and these never end with one.
         """
-        for cut, is_mark in cut_at_marks(number + block.start, block.stop - block.start):
-            first = block.start + cut.start
-            for piece in self._pieces(cut.stop - cut.start, number + first):
-                is_last = piece.stop == cut.stop - cut.start
-                yield slice(first + piece.start, first + piece.stop), is_mark and is_last
+        if step.ends_before:
+            return self._born_with(self.waiting, n_threads)
+        if step.ends_with:
+            return self._born_with(self._waiting_with(X, y, w), n_threads)
+        return None if self._waits else self._born_with(LabelledRows(X.values, y, w), n_threads)
+
+    def _take(
+        self,
+        step: _Step,
+        born: _Born | None,
+        X: PreparedRows,
+        y: np.ndarray,
+        w: np.ndarray,
+        times: np.ndarray | None,
+        n_threads: int,
+    ) -> Any:
+        """Forecast and learn the rows of a step; return what :meth:`_settle` does of them."""
+        if not self._waits:
+            return self._learn_at_once(X, y, w, born, n_threads)
+        if step.ends_before:
+            self._end_block(born, n_threads)
+        answer = self._wait(X, y, w, n_threads, times)
+        if step.ends_with:
+            self._end_block(born, n_threads)
+        return answer
 
     def age_exponents(self) -> np.ndarray:
         """Return the exponents of each member's inputs, float64 [T, G]."""
@@ -434,7 +464,7 @@ class Members(Forest):
             yield slice(first, stop)
             first = stop
 
-    def _born_with(self, rows: Waiting, n_threads: int) -> _Born | None:
+    def _born_with(self, rows: LabelledRows, n_threads: int) -> _Born | None:
         """Return what is born with rows that trees are about to learn, None for nothing.
 
         Nothing is changed: for lack of memory this may fail, and interrupts may end it.
@@ -498,11 +528,10 @@ class Members(Forest):
         if self.scaled is not None and born.scaled is not None:
             self.scaled.forest = born.scaled
 
-    def _waiting_with(self, X: PreparedRows, y: np.ndarray, w: np.ndarray) -> Waiting:
+    def _waiting_with(self, X: PreparedRows, y: np.ndarray, w: np.ndarray) -> LabelledRows:
         """Return the rows that wait, and others behind them."""
-        more = Waiting(X.values, y, w if len(w) else np.ones(len(y)))
-        both = zip(self.waiting, more, strict=True)
-        return Waiting(*(np.concatenate(pair) for pair in both))
+        more = LabelledRows(X.values, y, w if len(w) else np.ones(len(y)))
+        return self.waiting.and_then(more)
 
     def _wait(
         self,
@@ -525,13 +554,13 @@ class Members(Forest):
         A copy if all labels are known, and some rows were learned.
         """
         self.store.check_whole()
-        if not (self.is_complete and self.position and len(self.waiting.y)):
+        if not (self.labels_are_known and self.position and len(self.waiting.y)):
             return self
-        if self._asked is None:
+        if self._caught_up is None:
             copy: Any = type(self).from_state(*self.state())
             copy.learn_waiting(n_threads)
-            self._asked = copy
-        asked: Self = self._asked
+            self._caught_up = copy
+        asked: Self = self._caught_up
         return asked
 
     def learn_waiting(self, n_threads: int = 1) -> None:
@@ -647,8 +676,8 @@ class Members(Forest):
         return joined_shares([self._shares(none, none, unit), *parts])
 
 
-def _made_again(kind: type[Members], state: tuple[Any, Any], is_complete: bool) -> Members:
+def _made_again(kind: type[Members], state: tuple[Any, Any], labels_are_known: bool) -> Members:
     """Return members of a state."""
     made = kind.from_state(*state)
-    made.is_complete = is_complete
+    made.labels_are_known = labels_are_known
     return made

@@ -69,7 +69,7 @@ class Mixer:
         Rows of a block.
     shares : sequence of float or None
         Weights of the experts at first, and those to which rows move a share; equal for None.
-    kind : Linear or None
+    linear : Linear or None
         Of mixtures of means and variances; None for geometric mixtures of probabilities.
     is_timed : bool, default=False
         Whether blocks are of time, and ``delay`` that of the next rows.
@@ -86,7 +86,7 @@ class Mixer:
         experts: Sequence[Expert],
         delay: int = 1,
         shares: Sequence[float] | None = None,
-        kind: Linear | None = None,
+        linear: Linear | None = None,
         is_timed: bool = False,
     ) -> None:
         n = len(experts)
@@ -97,9 +97,11 @@ class Mixer:
             used.append(np.isin(np.arange(n_inputs), expert.inputs))
         start = np.full(n, 1.0 / n) if shares is None else np.array(shares, np.float64)
         own = read_only(rates), read_only(start), SHARE, _power_of(delay)
-        self._experts = Experts(*own) if kind is None else LinearExperts(*own, *kind)
+        self._experts = Experts(*own) if linear is None else LinearExperts(*own, *linear)
         self._used, self._is_delayed = np.array(used), delay > 1 or is_timed
-        self.weights = Weights(inputs, start.copy(), np.array(() if kind is None else FIRST_SCALE))
+        self.weights = Weights(
+            inputs, start.copy(), np.array(() if linear is None else FIRST_SCALE)
+        )
         self._begin_block()
 
     def _begin_block(self) -> None:

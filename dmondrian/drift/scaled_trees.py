@@ -1,9 +1,9 @@
 """Trees with feature scales that are found on rows kept of a stream: what a member mixes beside.
 
 Scales shape trees, so that trees whose scales are found after some rows have to learn these anew.
-Before row ``FIRST_BIRTH``, at four times as many rows, and so on, from ``LONGEST_LIFE`` on at every
-so many (of blocks of labels: at the end of the block), all scaled trees are replaced: scales are
-searched on the newest kept rows, up to ``_MOST_SEARCHED``, as forests that never forget search
+Before row ``FIRST_SCALED``, at four times as many rows, and so on, from ``LONGEST_LIFE`` on at
+every so many (of blocks of labels: at the end of the block), all scaled trees are replaced: scales
+are searched on the newest kept rows, up to ``_MOST_SEARCHED``, as forests that never forget search
 theirs on their first rows (:mod:`dmondrian.tuning.feature_scales`), and new trees learn the kept
 rows in order, then those that come. So they are bounded as kept rows and lives are, and follow
 where columns matter.
@@ -26,17 +26,19 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.boosting.kept_rows import Labelled
 from dmondrian.drift.task import Task, task_of
 from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest.forest import Forest
-from dmondrian.tuning.auto_settings import WIDEST_AUTO
 from dmondrian.tuning.feature_scales import learn_scales, may_be_learned
 
-FIRST_BIRTH, LONGEST_LIFE = 1024, 65536  # rows, powers of two whose exponents are both even
+FIRST_SCALED, LONGEST_LIFE = 1024, 65536  # rows, powers of two whose exponents are both even
 N_TREES = 8
+WIDEST = (
+    200  # features of rows of which there are any: trees of bounded bytes have few nodes beyond
+)
 _MOST_SEARCHED = 4096  # rows; of fewer, scales are not searched for long
 # Bound of a tree, in bytes by this formula and not by those that nodes take in memory: forests
 # depend on it, and are to be the same when the memory of nodes is laid out anew.
@@ -54,7 +56,7 @@ def last_birth(before: int, position: int) -> int | None:
     """Return the last birth behind row ``before``, up to ``position``; None for none."""
     found = position // LONGEST_LIFE * LONGEST_LIFE
     if not found:
-        found = FIRST_BIRTH
+        found = FIRST_SCALED
         while 4 * found <= position:
             found *= 4
     return found if before < found <= position else None
@@ -63,18 +65,18 @@ def last_birth(before: int, position: int) -> int | None:
 def has_scaled_trees(parameters: ForestParameters, position: int) -> bool:
     """Return whether there are scaled trees after ``position`` rows.
 
-    Of more columns than ``WIDEST_AUTO`` there are none: a search would take minutes.
+    Of more columns than ``WIDEST`` there are none.
     """
-    return position >= FIRST_BIRTH and parameters.n_features <= WIDEST_AUTO
+    return position >= FIRST_SCALED and parameters.n_features <= WIDEST
 
 
 def never_grown(parameters: ForestParameters) -> str | None:
     """Return, as a sentence of a warning, why no scaled trees are ever grown; None if they are."""
-    if not parameters.mixes_scaled_trees or parameters.n_features <= WIDEST_AUTO:
+    if not parameters.mixes_scaled_trees or parameters.n_features <= WIDEST:
         return None
     return (
         f'"scaled" of experts grows no trees: rows have {parameters.n_features:,} features, and '
-        f"scales are searched for up to {WIDEST_AUTO}: leave it out, or give fewer"
+        f"these trees are grown of {WIDEST} at most: leave it out, or give fewer"
     )
 
 
@@ -153,7 +155,7 @@ class ScaledTrees:
         return means
 
     def grown_after(
-        self, before: int, position: int, kept_rows: Callable[[], Labelled], n_threads: int
+        self, before: int, position: int, kept_rows: Callable[[], LabelledRows], n_threads: int
     ) -> Forest | None:
         """Return the trees that were born since ``before`` rows, to replace these; None for none.
 

@@ -80,10 +80,10 @@ class Ensemble:
             store = TreeStore(parameters, trees)
         self.predictor = Predictor(parameters, numbers, store)
         self.n_clipped = self.n_calls = 0
-        # Of the call that learns now: rows that follow in it, and whether they may be all there
-        # are, where that was found out from all its rows.
+        # Of a call that is cut into parts: the rows of later parts, and whether the last row of the
+        # call may be the last there is, which only all its rows show.
         self._n_later = 0
-        self._may_be_all: bool | None = None
+        self._may_be_last: bool | None = None
 
     @property
     def store(self) -> TreeStore:
@@ -248,19 +248,19 @@ class Ensemble:
         prepared, y = self.prepare(X), read_only(np.asarray(y, np.float64))
         output = self.predictor.sample_output
         n_known = KNOWN if self.parameters.gives_label_variance else 0
-        may_be_all = self.are_much(y, w)
+        may_be_last = self.may_be_last(y, w)
         reached = np.zeros(len(self.store), np.int64)
 
         def learn(first: int, last: int) -> None:
             span = first, last
             if take is None or not len(rows):
-                self._learn(span, encoded, y, weights, reached, Silent(), may_be_all)
+                self._learn(span, encoded, y, weights, reached, Silent(), may_be_last)
                 return
             answers, known = np.empty((len(rows), output.width)), np.empty((len(rows), n_known))
             work, n_answered = np.empty((3, output.width)), np.zeros(1, np.int64)
             own = lifetimes if lifetimes.ndim == 1 else lifetimes[first]
             asked = Asked(rows, own, output.loss, work, answers, known, n_answered)
-            self._learn(span, encoded, y, weights, reached, asked, may_be_all)
+            self._learn(span, encoded, y, weights, reached, asked, may_be_last)
             take(first, answers, known)
 
         self.store.check_whole()
@@ -281,10 +281,10 @@ class Ensemble:
         origin = float(self.store.trees[t].head_f[nodes.OFFSET])
         return whole_moments(answers, origin, known)
 
-    def are_much(self, y: np.ndarray, w: np.ndarray | None) -> bool:
-        """Return whether rows may be all there are: a few will be followed by others."""
-        if self._may_be_all is not None:
-            return self._may_be_all
+    def may_be_last(self, y: np.ndarray, w: np.ndarray | None) -> bool:
+        """Return whether no others may follow rows: as many as came before, and none reserved."""
+        if self._may_be_last is not None:
+            return self._may_be_last
         weight = float(len(y) if w is None else w.sum())
         return 2.0 * weight >= self.total_weight and not self.store.is_reserved
 
@@ -320,7 +320,7 @@ class Ensemble:
         w: np.ndarray,
         reached: np.ndarray,
         asked: Asked | Silent,
-        may_be_all: bool,
+        may_be_last: bool,
     ) -> None:
         """Let the trees of a span learn rows, with more capacity where they need it."""
         numbers, seed = self.tree_numbers.astype(np.uint64), np.uint64(self.parameters.seed)
@@ -331,8 +331,8 @@ class Ensemble:
             *chosen, store.addresses, columns, seed, numbers, *span, rows, y, w, reached, asked
         ):  # fmt: skip
             weight = float(w.mean()) if len(w) else 1.0
-            store.grow(range(*span), reached, len(y), self._n_later, weight, may_be_all)
-        if may_be_all:
+            store.grow(range(*span), reached, len(y), self._n_later, weight, may_be_last)
+        if may_be_last:
             self._trim(range(*span))
 
     def check_learned(self) -> None:

@@ -217,7 +217,7 @@ class StreamFollowing(BaseForest):
     def _learn_all(self, X: Any, y: np.ndarray, w: np.ndarray | None, n_classes: int) -> None:
         super()._learn_all(X, y, w, n_classes)
         if isinstance(self.forest_, DriftForest):
-            self.forest_.is_complete = True
+            self.forest_.labels_are_known = True
         rows = getattr(self.forest_, "rows_so_far", None)
         if rows is not None and not rows["learned"] and rows["waiting"]:
             its = self.forest_.parameters.following
@@ -228,7 +228,7 @@ class StreamFollowing(BaseForest):
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
         forest = self.__dict__.get("forest_")
-        if isinstance(forest, DriftForest) and forest.is_complete:
+        if isinstance(forest, DriftForest) and forest.labels_are_known:
             state["_is_complete"] = True  # a forest is stored without it
         return state
 
@@ -236,7 +236,7 @@ class StreamFollowing(BaseForest):
         super().__setstate__({key: value for key, value in state.items() if key != "_is_complete"})
         if "_is_complete" in state:
             follower: Any = self.__dict__["forest_"]
-            follower.is_complete = True
+            follower.labels_are_known = True
 
     def _take_times(self, times: Any, n: int) -> None:
         """Check the times of rows; :meth:`_update_forest` takes them when the rows are checked."""

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.boosting.kept_rows import Labelled
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.drift.member import Member
 from dmondrian.drift.mixer import Mixer
 from dmondrian.drift.tree_forecasts import frozen_trees
 from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.row_thresholds import thresholds_of_rows
 from dmondrian.estimators.feature_scales import thresholds_of_given
 from dmondrian.export.plain_tree import AsGiven, PlainTree, plain_tree
@@ -160,7 +160,7 @@ def _unscaled(thresholds: np.ndarray, features: np.ndarray, scales: np.ndarray) 
     return thresholds_of_rows(thresholds, scales[features])
 
 
-def _of_set(boosted: BoostedSet, kept: Labelled, given: AsGiven) -> list[PlainTree]:
+def _of_set(boosted: BoostedSet, kept: LabelledRows, given: AsGiven) -> list[PlainTree]:
     """Return the trees of a boosted set; those of a number have its center among them.
 
     Nodes are weighed by the newest rows that are kept.
@@ -198,7 +198,7 @@ def _reached(
     right: np.ndarray,
     feature: np.ndarray,
     thresholds: np.ndarray,
-    kept: Labelled,
+    kept: LabelledRows,
 ) -> np.ndarray:
     """Return the weight of the kept rows that come to each node, float64 [m]."""
     weight, at = np.zeros(len(left)), np.zeros(len(kept.y), np.int64)

@@ -139,7 +139,7 @@ class Forest(Ensemble):
             self.predictor.preparation.check_width(X)
             self.check_domain(X)
         n, done = len(y), 0
-        self._may_be_all = self.are_much(y, w)
+        self._may_be_last = self.may_be_last(y, w)
         try:
             while done < n:
                 size = turns.rows_at_once(len(self.store))
@@ -158,7 +158,7 @@ class Forest(Ensemble):
                 error.add_note(f"the forest has learned the first {done} of the {n} rows")
             raise
         finally:
-            self._n_later, self._may_be_all, self.n_done = 0, None, 0
+            self._n_later, self._may_be_last, self.n_done = 0, None, 0
 
     def _update(
         self,

@@ -86,7 +86,7 @@ def forecast_and_learn_all(
     if kind == SLICES:
         sums = _by_slices(ensemble, X, y, w, n_threads, position, dropped)
         return Forecasts(sums, None)
-    are_much = ensemble.are_much(y, w)
+    may_be_last = ensemble.may_be_last(y, w)
     collector = _Collector(ensemble, y, w, n_trees, samples)
     per_row = max(1, len(ensemble.store) * ensemble.predictor.sample_output.width)
     most = min(_ROWS, max(_NUMBERS // per_row, 1))
@@ -103,7 +103,7 @@ def forecast_and_learn_all(
                 X[part], y[part], own, n_threads, rows - start, lifetimes, collector.take
             )
             collector.end()
-    if are_much:
+    if may_be_last:
         ensemble.give_back()
     return collector.forecasts()
 

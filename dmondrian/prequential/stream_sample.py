@@ -95,7 +95,7 @@ def forecast_and_learn(
     from dmondrian.tree.box_encoding import read_only
 
     ensemble.check_sizes(y, w)
-    X, are_much = ensemble.prepare(X), ensemble.are_much(y, w)
+    X, may_be_last = ensemble.prepare(X), ensemble.may_be_last(y, w)
     before, hits = np.empty(len(X)), np.empty(len(X))
     weights = read_only(np.empty(0) if w is None else w)
     write_hits(ensemble.total_weight, weights, DENSITY, before, hits)
@@ -114,7 +114,7 @@ def forecast_and_learn(
             )
         )
         start = stop
-    if are_much:
+    if may_be_last:
         ensemble.give_back()
     sums, units = (np.concatenate(parts) for parts in zip(*kept, strict=True))
     return Sampled(found, before[found], hits[found], sums, units)

@@ -40,7 +40,9 @@ OPEN_SETTINGS = {
     "feature_units": ("auto",),
 }
 FIRST, LAST = 256, 4096  # distinct rows that settings are chosen from, and by default for good
-WIDEST_AUTO = 200  # features up to which scales are learned unasked: in seconds, not minutes
+# Features up to which scales are learned unasked: within a minute or two of a core, shared by
+# threads, from rows that take 64 MiB until then.
+WIDEST_AUTO = 4096
 UNIT_ROWS = 512  # of which units are taken
 # Fewer cannot be cut into the chunks of a progressive loss; more make each checkpoint large.
 LEAST_WARMUP, LARGEST_WARMUP = 32, 2**16

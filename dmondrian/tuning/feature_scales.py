@@ -13,21 +13,23 @@ Scales are judged by the progressive loss of a small forest, and found in two se
    is as random as their trees.
 2. *Evolution*, where the choice is for good. *Idle* columns, those that a forest of that column
    alone forecasts no better with than one without any, are left out first, if that has a smaller
-   loss. Then each round draws random sign vectors; for every one, two forests are tried whose
-   scales are multiplied by 2 to the power of plus and of minus the signs. The difference of their
-   losses, times a feature's sign and averaged over the vectors, estimates how the loss changes with
-   that feature's scale, for all features at once; each log scale then moves against it, by at most
-   a factor of two.
+   loss. Then, of up to 200 columns (of more there are more steps along the score instead), each
+   round draws random sign vectors; for every one, two forests are tried whose scales are multiplied
+   by 2 to the power of plus and of minus the signs. The difference of their losses, times a
+   feature's sign and averaged over the vectors, estimates how the loss changes with that feature's
+   scale, for all features at once; each log scale then moves against it, by at most a factor of
+   two.
 
 The score is that of an aggregated forest; another takes the scales of an AMF, if they serve it.
 
 Relies on :mod:`dmondrian.prequential.progressive_validation`. Promises powers of two, so that
 scaling a float32 loses nothing and thresholds can be given in the units of the data; no scale other
 than 1 for a column that is constant here, of which nothing is known; and no scales unless the
-judging forest does better by two standard errors, or by four where a later choice comes: the score
-looks at the rows that it is judged by, and few rows can be served by chance. Standard errors are
-the largest of those of single rows and of means over blocks of consecutive rows: neighbours in a
-stream are often alike, and a series of time has less to say than as many independent rows.
+judging forest does better by two standard errors, or by four where the score is all there is,
+before a later choice or of many columns: it looks at the rows that it is judged by, and few rows,
+or many columns, can be served by chance. Standard errors are the largest of those of single rows
+and of means over blocks of consecutive rows: neighbours in a stream are often alike, and a series
+of time has less to say than as many independent rows.
 
 References
 ----------
@@ -61,19 +63,30 @@ _PROBE_TREES = 2
 _TREES, _LEAST_TREES = 10, 2
 _CHEAP = 50  # classes up to which all rounds and trees are tried: a node has a number of each
 _CHUNKS = 2  # parts in which rows are predicted: far ahead, as scales are to last
-# Steps along the score: chosen on ten sets, of 1,100 and of 6,000 rows, by held-out loss.
-_STEPS, _PATIENCE = 16, 5  # at most, and those without a smaller loss after which none follows
 _WHOLE = 2.0  # standard errors of a score that is worth a whole step
 _MOST = 1.0  # of a step, in log2
-_SHORTER = 0.2  # by which steps are divided more at each
 _DOUBT = 0.25  # standard errors taken from all scores: a column is split less until it serves
 _KEPT = 0.5  # share of a step that the next one goes on
 _SMALLEST = -12.0  # log2 of the smallest scale
 _LEFT_OUT = -16.0  # that of idle columns, which cost nothing there
+_WIDEST = 200  # features up to which random steps follow: of more they show less, for more time
 _AMF = {True: "amf-classifier", False: "amf-regressor"}  # of classes, or of numbers
 _ALPHA = 0.2  # pseudo-count of its classes, times 1 / K
-_SURE, _SURE_EARLY = 2.0, 4.0  # standard errors that a gain must have
+_SURE, _SURE_BY_SCORE = 2.0, 4.0  # standard errors that a gain must have
 _FEWEST_BLOCKS = 8  # of rows, of which a standard error is taken
+
+
+class _Steps(NamedTuple):
+    """How far steps along the score go."""
+
+    most: int
+    patience: int  # steps without a smaller loss after which none follows
+    shorter: float  # by which steps are divided more at each
+
+
+# The first chosen on ten sets, of 1,100 and of 6,000 rows, by held-out loss; the second, where no
+# random steps follow, on four of them among 300 columns of noise.
+_STEPS, _STEPS_ALONE = _Steps(16, 5, 0.2), _Steps(32, 10, 0.1)
 
 
 class _Judged(NamedTuple):
@@ -157,7 +170,8 @@ def learn_scales(
     n_threads : int
         Threads over the trees or forests that are tried.
     is_last : bool
-        Whether the choice is for good, and worth hundreds of forests; else a dozen are tried.
+        Whether the choice is for good, and worth hundreds of forests, or dozens where there are
+        many features; else a dozen are tried.
     """
     X, y, w = rows
     varies = X.min(axis=0) < X.max(axis=0)
@@ -167,27 +181,29 @@ def learn_scales(
     given = X if prepared is None else prepared
     aggregated = _aggregated(parameters)
     in_units = given, _in_units(y, parameters.n_classes), w
-    plain, found = _by_score(aggregated, varies, in_units, n_threads)
-    if aggregated is parameters:
-        y = in_units[1]
-    else:
+    is_wide = parameters.n_features > _WIDEST
+    steps = _STEPS_ALONE if is_wide and is_last else _STEPS
+    plain, found = _by_score(aggregated, varies, in_units, steps, n_threads)
+    judging = in_units if aggregated is parameters else (given, y, w)
+    if aggregated is not parameters:
         plain, found = (
-            _judge(parameters, one.log_scales, (given, y, w), n_threads) for one in (plain, found)
+            _judge(parameters, one.log_scales, judging, n_threads) for one in (plain, found)
         )
     if not 0.0 < plain.loss < math.inf:
         return None  # there is nothing to gain, or nothing that can be compared
     best = min(plain, found, key=lambda one: one.loss)
     if is_last:
-        idle = _idle(parameters, varies, (X, y, w), n_threads)
+        idle = _idle(parameters, varies, (X, *judging[1:]), n_threads)
         least = np.where(idle, _LEFT_OUT, _SMALLEST)
         if idle.any():
             own = _levelled(np.where(idle, _LEFT_OUT, best.log_scales), varies, least)
-            without = _judge(parameters, own, (given, y, w), n_threads)
+            without = _judge(parameters, own, judging, n_threads)
             best = min(without, best, key=lambda one: one.loss)
-        is_small = np.abs(X).max(axis=0) <= 0.5 * LARGEST_SCALE
-        best = _by_evolution(parameters, best, varies, is_small, least, (given, y, w), n_threads)
-    is_better = _is_better(best, plain, _SURE if is_last else _SURE_EARLY)
-    return best.scales if is_better else None
+        if not is_wide:
+            is_small = np.abs(X).max(axis=0) <= 0.5 * LARGEST_SCALE
+            best = _by_evolution(parameters, best, varies, is_small, least, judging, n_threads)
+    errors = _SURE if is_last and not is_wide else _SURE_BY_SCORE
+    return best.scales if _is_better(best, plain, errors) else None
 
 
 def may_be_learned(scales: tuple[float, ...]) -> bool:
@@ -205,22 +221,22 @@ def _in_units(y: np.ndarray, n_classes: int) -> np.ndarray:
 
 
 def _by_score(
-    parameters: ForestParameters, varies: np.ndarray, rows: Given, n_threads: int
+    parameters: ForestParameters, varies: np.ndarray, rows: Given, steps: _Steps, n_threads: int
 ) -> tuple[_Judged, _Judged]:
     """Return scales of one, and those that steps along the score found."""
     log_scales, step, since = np.zeros(len(varies)), np.zeros(len(varies)), 0
     last = _ScoringTrial(_scaled(parameters, log_scales), rows, n_threads)
     plain = best = _judged(log_scales, last, rows)
-    for k in range(_STEPS):
+    for k in range(steps.most):
         score, error = last.scores[0], np.sqrt(last.scores[1])
         in_errors = np.divide(score, error, out=np.zeros(len(varies)), where=error > 0.0)
         towards = (in_errors - _DOUBT) / _WHOLE
-        step = _KEPT * step + np.clip(towards, -_MOST, _MOST) / (1.0 + _SHORTER * k)
+        step = _KEPT * step + np.clip(towards, -_MOST, _MOST) / (1.0 + steps.shorter * k)
         log_scales = _levelled(log_scales + step, varies)
         last = _ScoringTrial(_scaled(parameters, log_scales), rows, n_threads)
         found = _judged(log_scales, last, rows)
         best, since = (found, 0) if found.loss < best.loss else (best, since + 1)
-        if since == _PATIENCE:
+        if since == steps.patience:
             break
     return plain, best
 

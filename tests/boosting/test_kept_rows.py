@@ -12,17 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dmondrian.boosting.boosting_kernels import MOST_ROWS
-from dmondrian.boosting.kept_rows import KeptRows, Labelled, n_newest_of
+from dmondrian.boosting.kept_rows import KeptRows, n_newest_of
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.errors import CorruptError
 from tests.reference.draws import mix64
 
 MOST = 64  # rows of each half, which leave in steps of 8
 
 
-def stream(n: int) -> Labelled:
+def stream(n: int) -> LabelledRows:
     numbers = np.arange(n)
     X = np.stack([numbers, -numbers], axis=1).astype(np.float32)
-    return Labelled(X, (numbers % 3).astype(np.float64), 1.0 + numbers % 5)
+    return LabelledRows(X, (numbers % 3).astype(np.float64), 1.0 + numbers % 5)
 
 
 def kept_of(n: int, seed: int = 7, cuts: list[int] | None = None) -> KeptRows:

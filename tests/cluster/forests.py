@@ -130,8 +130,8 @@ def digest(name: str) -> str:
 
 def digest_of(forest: Any, X: np.ndarray) -> str:
     """Return the digest of what an estimator has learned, and predicts of rows amid its stream."""
-    if hasattr(forest.forest_, "is_complete"):
-        forest.forest_.is_complete = False
+    if hasattr(forest.forest_, "labels_are_known"):
+        forest.forest_.labels_are_known = False
     header, trees = forest.forest_.state()
     found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for tree in trees:

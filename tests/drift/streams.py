@@ -12,7 +12,7 @@ CUTS = [(0, 1), (1, 3), (3, 64), (64, 65), (65, 201), (201, 450)]  # of 450 rows
 
 def early_births(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have scaled trees born before rows 64 and 128, 256 and so on, so that few rows show it."""
-    monkeypatch.setattr(scaled_trees, "FIRST_BIRTH", 64)
+    monkeypatch.setattr(scaled_trees, "FIRST_SCALED", 64)
     monkeypatch.setattr(scaled_trees, "LONGEST_LIFE", 128)
     monkeypatch.setattr(scaled_trees, "_MOST_SEARCHED", 128)
 

@@ -10,6 +10,7 @@ import pytest
 
 from dmondrian.drift import member
 from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.ensemble.predictor.predictor import FreezingCost
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from tests.drift.streams import early_births, numbers, switching
 from tests.drift.test_drift_forest import parameters as of_classes
@@ -23,7 +24,7 @@ N_MEMBERS = 5  # each kind of feature scales
 def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have few rows show what happens to many."""
     early_births(monkeypatch)
-    monkeypatch.setattr(member, "_PRICE", (200, 8.0))
+    monkeypatch.setattr(member, "_COST", FreezingCost(200, 8.0))
 
 
 def learned(n_classes: int, delay: int) -> DriftForest:
@@ -100,9 +101,9 @@ def test_few_rows_between_those_learned_freeze_no_covering_tree(
 ) -> None:
     monkeypatch.undo()
     forest = learned(2, 1)
-    forest.predict_mixture(later(member._PRICE[0]))
+    forest.predict_mixture(later(member._COST.least_rows))
     assert not any(each._frozen.kept for each in forest.members)
-    forest.predict_mixture(later(member._PRICE[0]))
+    forest.predict_mixture(later(member._COST.least_rows))
     assert all(each._frozen.kept for each in forest.members)
 
 
@@ -110,7 +111,7 @@ def test_the_trees_that_are_asked_are_frozen_and_counted() -> None:
     forest = learned(2, 100)
     X, y = switching(30, 2, seed=1)
     forest.update(X, y.astype(np.float64))
-    forest.is_complete, before = True, forest.n_bytes
+    forest.labels_are_known, before = True, forest.n_bytes
     forest.freeze()
     assert not any(is_frozen(forest))
     assert all(is_frozen(forest.asked()))

@@ -15,7 +15,7 @@ import pytest
 
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.boosting import boosted_stream
-from dmondrian.boosting.kept_rows import Labelled, n_newest_of
+from dmondrian.boosting.kept_rows import n_newest_of
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.drift import members as members_module
@@ -24,18 +24,19 @@ from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.drift.guard import Guard, added
 from dmondrian.drift.members import Members
 from dmondrian.drift.scaled_trees import (
-    FIRST_BIRTH,
+    FIRST_SCALED,
     LONGEST_LIFE,
     N_TREES,
+    WIDEST,
     ScaledTrees,
     last_birth,
 )
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.estimators.stream_following import EXPERTS
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding_choice import loaded_bytes
-from dmondrian.tuning.auto_settings import WIDEST_AUTO
 from tests.drift.streams import CUTS, early_births, numbers, switching
 from tests.drift.test_drift_forest import parameters
 
@@ -67,11 +68,17 @@ def test_births_are_at_four_times_as_many_rows_and_then_at_every_so_many() -> No
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("d", [1, 64, 65, WIDEST_AUTO])
+@pytest.mark.parametrize("d", [1, 64, 65, WIDEST])
 def test_wherever_scaled_trees_are_born_a_set_is(d: int) -> None:
     """So that pieces of rows end there."""
     longest = n_newest_of(d) // 2
-    for birth in (FIRST_BIRTH, 4 * FIRST_BIRTH, 16 * FIRST_BIRTH, LONGEST_LIFE, 3 * LONGEST_LIFE):
+    for birth in (
+        FIRST_SCALED,
+        4 * FIRST_SCALED,
+        16 * FIRST_SCALED,
+        LONGEST_LIFE,
+        3 * LONGEST_LIFE,
+    ):
         assert boosted_stream.next_birth(birth - 1, longest) == birth
 
 
@@ -265,7 +272,7 @@ def test_the_bound_is_part_of_the_parameters_and_no_matter_of_memory(
     """Stored forests have it, and go on with it."""
     settings = settings_of(n_classes=n_classes).replace(max_nodes=given)
     own = ScaledTrees(settings, [0])
-    grown = own.grown_after(0, FIRST_BIRTH, lambda: Labelled(*rows_of(n_classes)), 1)
+    grown = own.grown_after(0, FIRST_SCALED, lambda: LabelledRows(*rows_of(n_classes)), 1)
     assert grown is not None
     assert grown.parameters.max_nodes == most
 
@@ -319,14 +326,14 @@ WARMED = """
 import gc
 from numba.core.dispatcher import Dispatcher
 from dmondrian.distributed.cluster.client import warm
-from tests.drift.test_scaled_trees import FIRST_BIRTH, forest_of, settings_of, switching
+from tests.drift.test_scaled_trees import FIRST_SCALED, forest_of, settings_of, switching
 
 def kernels():
     return sum(len(one.signatures) for one in gc.get_objects() if isinstance(one, Dispatcher))
 
 warm(settings_of())
 before = kernels()
-X, y = switching(FIRST_BIRTH + 50)
+X, y = switching(FIRST_SCALED + 50)
 forest = forest_of(n_members=1)
 forest.update(X, y.astype(float))
 forest.predict_proba(X[:5])
@@ -345,7 +352,7 @@ def test_a_worker_has_their_kernels_before_the_first_birth() -> None:
 
 def test_of_many_columns_there_are_none() -> None:
     rng = np.random.default_rng(0)
-    X = rng.random((FIRST_BIRTH + 1, WIDEST_AUTO + 1), np.float32)
+    X = rng.random((FIRST_SCALED + 1, WIDEST + 1), np.float32)
     y = (X[:, 0] > 0.5).astype(int)
     model = AMFClassifier(1, drift="follow", experts=EXPERTS, random_state=0)
     with pytest.warns(UserWarning, match="grows no trees: rows have 201 features"):

@@ -38,15 +38,15 @@ def _digest(forest):
 
 
 @pytest.mark.parametrize("weight", [None, 0.5, 4.0])
-def test_rows_are_much_from_half_of_all_before_on(weight):
+def test_rows_as_many_as_half_of_all_before_may_be_the_last(weight):
     X = np.random.default_rng(0).random((2000, 3), np.float32)
     forest = Ensemble(ForestParameters("amf-regressor", 3, 0, seed=0), range(2))
     w = None if weight is None else np.full(2000, weight)
-    assert forest.are_much(X[:1, 0], w if w is None else w[:1])
+    assert forest.may_be_last(X[:1, 0], w if w is None else w[:1])
     forest.update(X, X[:, 0].astype(float), w)
     for n in (999, 1000):
-        assert forest.are_much(X[:n, 0], w if w is None else w[:n]) == (n == 1000)
-        assert forest.are_much(X[:n, 0], np.full(n, weight or 1.0)) == (n == 1000)
+        assert forest.may_be_last(X[:n, 0], w if w is None else w[:n]) == (n == 1000)
+        assert forest.may_be_last(X[:n, 0], np.full(n, weight or 1.0)) == (n == 1000)
 
 
 @pytest.mark.parametrize(

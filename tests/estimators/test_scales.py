@@ -194,11 +194,11 @@ def test_rows_without_a_column_that_varies_have_no_scales() -> None:
 
 def test_scales_are_learned_unasked_where_that_is_quick() -> None:
     every = "alpha", "charge_opening", "feature_scales", "feature_units"
-    assert AMFClassifier()._auto_settings(200, 2) == every
-    assert AMFClassifier()._auto_settings(201, 2) == tuple(n for n in every if "scales" not in n)
-    assert AMFClassifier(feature_scales="learned")._auto_settings(201, 2) == every
+    assert AMFClassifier()._auto_settings(4096, 2) == every
+    assert AMFClassifier()._auto_settings(4097, 2) == tuple(n for n in every if "scales" not in n)
+    assert AMFClassifier(feature_scales="learned")._auto_settings(4097, 2) == every
     assert AMFClassifier(domain="cube")._auto_settings(5, 2) == every[:2]
-    assert AMFRegressor()._auto_settings(200, 0) == every[2:]
+    assert AMFRegressor()._auto_settings(4096, 0) == every[2:]
     assert AMFRegressor(domain="cube")._auto_settings(2, 0) == ()
     assert AMFRegressor(feature_scales=None)._auto_settings(2, 0) == ("feature_units",)
     assert AMFRegressor(feature_units=None)._auto_settings(2, 0) == ("feature_scales",)

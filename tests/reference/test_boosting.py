@@ -12,8 +12,8 @@ from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.boosting.boosted_stream import BoostedStream, growing_of
 from dmondrian.boosting.boosting_kernels import Growing
 from dmondrian.boosting.found_rounds import rounds_after
-from dmondrian.boosting.kept_rows import Labelled
 from dmondrian.boosting.near_labels import near_labels
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from tests.reference.boosting import (
     ReferenceBoostedNumbers,
     ReferenceBoostedSet,
@@ -182,7 +182,7 @@ def test_rounds_are_those_that_the_reference_finds(
     values = [part.tolist() for part in (X[:n], y[:n], w[:n])]
     bins = column_bins.n_bins_of(2)
     reference = kind(*values, n_classes, Settings(*its), bins)
-    since = Labelled(X[n:], y[n:], w[n:])
+    since = LabelledRows(X[n:], y[n:], w[n:])
     later = [part.tolist() for part in since]
     found = rounds_after(fitted, since, 3, most)
     assert found == reference_rounds(reference, *later, 3, most)
@@ -200,7 +200,7 @@ def test_a_set_that_learned_too_much_is_followed_by_one_of_fewer_rounds(n_classe
     since = slice(300, 600)
     for labels, expected in ((y, 30), (rules, 90)):
         fitted = BoostedSet.fit(X[:300], labels[:300], w[:300], n_classes, growing_of(n_classes))
-        found = rounds_after(fitted, Labelled(X[since], labels[since], w[since]), 15, 400)
+        found = rounds_after(fitted, LabelledRows(X[since], labels[since], w[since]), 15, 400)
         assert found == expected
 
 

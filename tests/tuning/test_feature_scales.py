@@ -66,6 +66,53 @@ def test_a_few_columns_are_found_among_many(estimator: Any) -> None:
     assert np.median(scales) <= 2.0**-4 * scales[:3].min()
 
 
+def test_a_few_columns_are_found_among_hundreds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By steps along the score, without random ones."""
+    monkeypatch.setattr(feature_scales, "_by_evolution", None)
+    X = np.random.default_rng(0).random((LAST, 201)).astype(np.float32)
+    y, w = (X[:, :3].sum(axis=1) > 1.5).astype(np.float64), np.ones(LAST)
+    drawn = AMFClassifier(random_state=0)._forest_parameters(201, 2)
+    scales = np.array(learn_scales(drawn, (X, y, w), 2))
+    assert set(np.argsort(scales)[-3:]) == {0, 1, 2}
+    idle = _idle(drawn, np.ones(201, bool), (X, y, w), 2)
+    assert idle.sum() > 100
+    assert (scales[idle] == 2.0**-16).all()
+
+
+@pytest.mark.parametrize(("d", "is_last"), [(200, True), (201, True), (201, False)])
+def test_more_steps_follow_the_score_where_no_random_ones_do(
+    monkeypatch: pytest.MonkeyPatch, d: int, is_last: bool
+) -> None:
+    steps, evolved, by_score = [], [], feature_scales._by_score
+
+    def searched(*given: Any) -> Any:
+        steps.append(given[3])
+        return by_score(*given)
+
+    def by_evolution(_: Any, best: Any, *others: Any) -> Any:
+        evolved.append(best)
+        return best
+
+    monkeypatch.setattr(feature_scales, "_by_score", searched)
+    monkeypatch.setattr(feature_scales, "_by_evolution", by_evolution)
+    X = np.random.default_rng(0).random((SHORT, d)).astype(np.float32)
+    drawn = AMFRegressor(random_state=0)._forest_parameters(d)
+    learn_scales(drawn, (X, X[:, 0].astype(np.float64), np.ones(SHORT)), 2, is_last)
+    is_alone = d > 200 and is_last
+    assert steps == [feature_scales._STEPS_ALONE if is_alone else feature_scales._STEPS]
+    assert len(evolved) == (is_last and not is_alone)
+
+
+def test_a_small_gain_among_hundreds_of_columns_is_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.random((LAST, 201)).astype(np.float32)
+    y = (rng.random(LAST) < np.where(X[:, 0] > 0.5, 0.65, 0.35)).astype(np.float64)
+    drawn, rows = AMFClassifier(random_state=0)._forest_parameters(201, 2), (X, y, np.ones(LAST))
+    assert learn_scales(drawn, rows, 2) is None
+    monkeypatch.setattr(feature_scales, "_SURE_BY_SCORE", 2.0)
+    assert learn_scales(drawn, rows, 2) is not None
+
+
 def test_idle_columns_are_those_that_are_worth_nothing_alone() -> None:
     rng = np.random.default_rng(1)
     X = rng.random((LAST, 9)).astype(np.float32)

@@ -23,7 +23,6 @@ from distributed import Client, LocalCluster, Scheduler, WorkerPlugin
 from distributed.scheduler import DEFAULT_EXTENSIONS
 from distributed.security import Security
 
-from dmondrian.boosting.kept_rows import Labelled
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.checkpoint.deltas import warm_marks
 from dmondrian.checkpoint.summary import Summary
@@ -35,7 +34,8 @@ from dmondrian.distributed.cluster.local_process import (
 )
 from dmondrian.distributed.cluster.workers import REPLY_SECONDS
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
-from dmondrian.drift.scaled_trees import FIRST_BIRTH, ScaledTrees
+from dmondrian.drift.scaled_trees import FIRST_SCALED, ScaledTrees
+from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError, ParameterError
 from dmondrian.forest.forest import Forest
@@ -367,8 +367,8 @@ def _warm_members(parameters: ForestParameters) -> None:
         forest.update(forest.prepare(X), y, w)
         X[:, 1:] *= 0.5
     if forest.scaled is not None:
-        kept, scaled = Labelled(X, y, np.ones(len(X))), ScaledTrees(forest.parameters, [0])
-        scaled.forest = scaled.grown_after(0, FIRST_BIRTH, lambda: kept, 1)
+        kept, scaled = LabelledRows(X, y, np.ones(len(X))), ScaledTrees(forest.parameters, [0])
+        scaled.forest = scaled.grown_after(0, FIRST_SCALED, lambda: kept, 1)
         for w in (np.empty(0), kept.w):
             scaled.forecast_and_learn(X, y, w, 1)
             scaled.learn(X, y, w, 1)

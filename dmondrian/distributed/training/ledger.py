@@ -31,7 +31,7 @@ from dmondrian.distributed.worker.messages import Answer, BlockAnswer, BlockSums
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.drift.age_weights import cut_at_marks
 from dmondrian.drift.guard import Guard, added, share_width
-from dmondrian.drift.label_blocks import Block
+from dmondrian.drift.label_blocks import LabelBlock
 from dmondrian.drift.waiting_rows import late_in_words
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.exact_sums import label_moments
@@ -321,7 +321,7 @@ class Ledger:
             ]
         return None
 
-    def _cut(self, guard: Guard, block: BlockAnswer) -> list[Block]:
+    def _cut(self, guard: Guard, block: BlockAnswer) -> list[LabelBlock]:
         """Return the blocks of the rows of positive weight, which the guard has not learned."""
         y, times = block.y, block.times
         assert y is not None  # checked by the caller

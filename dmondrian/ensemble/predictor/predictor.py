@@ -25,13 +25,23 @@ from dmondrian.ensemble.threads import run_threads
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import Columns, Rows
 
-# What a row saves in a tree pays for some of its nodes, after what any tree costs. These decide
-# when to freeze, and change no prediction.
-_NODES_PER_ROW = 8.0
-_ROWS_PER_TREE = 200
 _BYTES_PER_ROW = 48  # of a tree, to be brought into the cache anew: little beside a row's answer
 _LEAST_ROWS = 4096
 _AT_ONCE = 2**18  # answers of one call, which no Ctrl-C breaks off
+
+
+class FreezingCost(NamedTuple):
+    """What decides when trees are frozen, which changes no prediction.
+
+    They are once more than ``least_rows`` rows were asked about, and what is beyond times
+    ``nodes_per_row`` is the mean number of nodes of a tree.
+    """
+
+    least_rows: int
+    nodes_per_row: float
+
+
+_COST = FreezingCost(200, 8.0)  # of trees that rows are not looked for in ahead
 
 
 class Kept(NamedTuple):
@@ -48,9 +58,8 @@ class Frozen:
 
     Parameters
     ----------
-    price : tuple of (int, float), optional
-        Rows that pay for what any tree costs, and nodes that what a further row saves in it pays
-        for; by default those of trees that rows are not looked for in ahead.
+    cost : FreezingCost, optional
+        By default that of trees that rows are not looked for in ahead.
 
     Attributes
     ----------
@@ -64,8 +73,8 @@ class Frozen:
         What was prepared to ask the trees of ``kept`` about single rows, and goes with them.
     """
 
-    def __init__(self, price: tuple[int, float] | None = None) -> None:
-        self._price, self.is_begun = price, False
+    def __init__(self, cost: FreezingCost | None = None) -> None:
+        self._cost, self.is_begun = cost, False
         self._n_asked = 0
         self.kept: Kept | None = None
         self.n_alone = 0
@@ -116,11 +125,12 @@ class Frozen:
         if kept is not None and kept.grown is grown and kept.key == key:
             return kept
         self.expect(n_rows)
-        rows_per_tree, nodes_per_row = self._price or (_ROWS_PER_TREE, _NODES_PER_ROW)
-        if self._n_asked <= rows_per_tree:
+        cost = self._cost or _COST
+        n_paying = self._n_asked - cost.least_rows
+        if n_paying <= 0:
             return None
         mean = sum(int(tree.head_i[nodes.N_NODES]) for tree in grown) / max(1, len(grown))
-        if nodes_per_row * (self._n_asked - rows_per_tree) < mean:
+        if n_paying * cost.nodes_per_row < mean:
             return None
         return self.make(grown, loss, rule, lifetimes, width, n_threads, scales)
 

@@ -149,7 +149,7 @@ def test_a_run_is_asked_by_who_knows_its_last_block(run: TrainedRun) -> None:
     alone = learned(run, estimator_of(run))
     assert alone.n_waiting_ == shared.n_waiting_ > 0
     assert not np.array_equal(alone.predict(X), shared.predict(X))
-    alone.forest_.is_complete = True
+    alone.forest_.labels_are_known = True
     np.testing.assert_array_equal(alone.predict(X), shared.predict(X))
 
 

@@ -31,10 +31,10 @@ from dmondrian.distributed.scoring.model_info import open_model
 from dmondrian.distributed.worker import work_units
 from dmondrian.drift import scaled_trees
 from dmondrian.drift.drift_forest import DriftForest
+from dmondrian.drift.scaled_trees import WIDEST
 from dmondrian.errors import CheckpointError, CorruptError, ParameterError
 from dmondrian.estimators.stream_following import EXPERTS
 from dmondrian.frames import FrameModel
-from dmondrian.tuning.auto_settings import WIDEST_AUTO
 from tests.distributed.conftest import ADULT, COLUMNS, Fit, Grow, Once, digests, resize, table_of
 from tests.distributed.scoring.test_tree_pipeline import limit_of, manifest, plan_small
 from tests.distributed.training.test_generalized import rows_of
@@ -113,7 +113,7 @@ def test_a_run_is_the_forest_of_one_process(run: TrainedRun) -> None:
     assert state_of(shared) == state_of(estimator)
     X, _ = rows_of(run)
     before = estimator.predict_proba(X)
-    estimator.forest_.is_complete = True  # as that of a run is
+    estimator.forest_.labels_are_known = True  # as that of a run is
     np.testing.assert_array_equal(shared.predict_proba(X), estimator.predict_proba(X))
     assert np.array_equal(before, shared.predict_proba(X)) is (not shared.n_waiting_)
 
@@ -218,7 +218,7 @@ def test_shards_of_a_worker_share_the_boosted_sets_and_the_scales(
 def test_a_run_warns_once_that_it_grows_no_scaled_trees(
     client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    n, d = 40, WIDEST_AUTO + 1
+    n, d = 40, WIDEST + 1
     X = np.random.default_rng(0).random((n, d), np.float32)
     columns = {f"x{j}": X[:, j] for j in range(d)}
     pq.write_table(pa.table({**columns, "y": X[:, 0] > 0.5}), tmp_path / "rows.parquet")

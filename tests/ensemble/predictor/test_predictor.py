@@ -16,7 +16,7 @@ from dmondrian.ensemble.threads import run_threads
 from dmondrian.forest.forest import Forest
 
 ROWS = 700
-NEVER, ALWAYS = 10**9, -(10**9)  # rows that pay for a tree
+NEVER, ALWAYS = predictor.FreezingCost(10**9, 8.0), predictor.FreezingCost(-(10**9), 8.0)
 
 
 def draw(n_classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -55,10 +55,10 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
     asked[:50] = X[:50]
     asked[50:60, 0] = 5.0  # far from all boxes
     asked[60] = 1e35  # beyond all thresholds but the last of a way
-    monkeypatch.setattr(predictor, "_ROWS_PER_TREE", NEVER)
+    monkeypatch.setattr(predictor, "_COST", NEVER)
     plain = forest.predict_sums(asked, spread=True, distance=True)
     assert forest.predictor.frozen.n_bytes == 0
-    monkeypatch.setattr(predictor, "_ROWS_PER_TREE", ALWAYS)
+    monkeypatch.setattr(predictor, "_COST", ALWAYS)
     monkeypatch.setattr(predictor, "_AT_ONCE", ROWS)  # two trees, then the third
     for n_threads in (1, 2):
         for n in (ROWS, 17, 1):
@@ -86,10 +86,10 @@ def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None
         asked = np.roll(X, 1, axis=0)
         asked[::7, 5] = 0.25 if third else 1.0
         asked[:, [0, 1, 2, 3, *range(8, 15)]] *= np.float32(0.9)  # they extend; the sum is rounded
-        monkeypatch.setattr(predictor, "_ROWS_PER_TREE", NEVER)
+        monkeypatch.setattr(predictor, "_COST", NEVER)
         monkeypatch.setattr(predict, "_CHUNK", 64)
         plain = forest.predict_sums(asked, distance=True)
-        monkeypatch.setattr(predictor, "_ROWS_PER_TREE", ALWAYS)
+        monkeypatch.setattr(predictor, "_COST", ALWAYS)
         monkeypatch.setattr(predictor, "_BYTES_PER_ROW", 2**30)
         monkeypatch.setattr(predictor, "_LEAST_ROWS", 100)
         predicted = forest.predict_sums(asked, 2, distance=True)
@@ -118,7 +118,7 @@ def test_rows_are_asked_about_in_equal_parts_that_suit_the_tree() -> None:
 
 
 def test_no_call_answers_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictor, "_ROWS_PER_TREE", ALWAYS)
+    monkeypatch.setattr(predictor, "_COST", ALWAYS)
     monkeypatch.setattr(predictor, "_AT_ONCE", 4 * ROWS - 1)
     calls = []
 
@@ -144,20 +144,20 @@ def test_no_call_answers_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_trees_made_for_a_call_are_let_go_of() -> None:
     X, y = draw(2)
     X = np.concatenate([X, X > 0.6], axis=1, dtype=np.float32)
-    for rows_per_tree in (NEVER, ALWAYS):
+    for cost in (NEVER, ALWAYS):
         forest = Forest(parameters(n_classes=2, n_features=8), range(2))
         forest.update(X, y)
         assert len(forest.trees[0].columns.binary) == 4
         third = X.copy()
         third[0, 5] = 0.25
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(predictor, "_ROWS_PER_TREE", rows_per_tree)
+            patched.setattr(predictor, "_COST", cost)
             forest.predict_sums(third, distance=True)
         assert forest.store.trees == list(forest.trees)
 
 
 def test_few_rows_are_not_spread_over_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictor, "_ROWS_PER_TREE", ALWAYS)
+    monkeypatch.setattr(predictor, "_COST", ALWAYS)
     X, y = draw(2)
     forest = Forest(parameters(n_classes=2), range(2))
     forest.update(X, y)
@@ -177,7 +177,7 @@ def test_few_rows_are_not_spread_over_threads(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictor, "_ROWS_PER_TREE", ALWAYS)
+    monkeypatch.setattr(predictor, "_COST", ALWAYS)
     X, y = draw(2)
     forests = [Forest(parameters(n_classes=2), range(2)) for _ in range(2)]
     for start in (0, 350):
@@ -185,9 +185,9 @@ def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.Monkey
             forest.update(X[start : start + 350], y[start : start + 350])
         frozen_total = forests[0].predict_sums(X).total
         assert forests[0].predictor.frozen.n_bytes > 0
-        monkeypatch.setattr(predictor, "_ROWS_PER_TREE", NEVER)
+        monkeypatch.setattr(predictor, "_COST", NEVER)
         assert forests[1].predict_sums(X).total.tobytes() == frozen_total.tobytes()
-        monkeypatch.setattr(predictor, "_ROWS_PER_TREE", ALWAYS)
+        monkeypatch.setattr(predictor, "_COST", ALWAYS)
 
 
 def test_trees_are_frozen_once_the_rows_asked_about_pay_for_it() -> None:
@@ -195,21 +195,20 @@ def test_trees_are_frozen_once_the_rows_asked_about_pay_for_it() -> None:
     forest = Forest(parameters(n_classes=3), range(2))
     forest.update(X, y)
     n_nodes = forest.n_nodes / 2
-    n_asked = 0
+    n_asked, cost = 0, predictor._COST
     while not forest.predictor.frozen.n_bytes:
-        assert predictor._NODES_PER_ROW * (n_asked - predictor._ROWS_PER_TREE) < n_nodes
+        assert cost.nodes_per_row * (n_asked - cost.least_rows) < n_nodes
         forest.predict_sums(X[:7])
         n_asked += 7
-    assert predictor._NODES_PER_ROW * (n_asked - predictor._ROWS_PER_TREE) >= n_nodes
-    assert n_asked > predictor._ROWS_PER_TREE + 7
+    assert cost.nodes_per_row * (n_asked - cost.least_rows) >= n_nodes
+    assert n_asked > cost.least_rows + 7
     forest.update(X[:1], y[:1])
     forest.predict_sums(X[:7])
     assert forest.predictor.frozen.n_bytes == 0  # the rows asked about before have been paid for
 
 
 def test_what_is_asked_in_turns_pays_for_each_freezing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictor, "_ROWS_PER_TREE", 0)
-    monkeypatch.setattr(predictor, "_NODES_PER_ROW", 1)
+    monkeypatch.setattr(predictor, "_COST", predictor.FreezingCost(0, 1.0))
     X, y = draw(3)
     forest = Forest(parameters(**{**CASES["mean"], "lifetime": 400.0}), range(2))
     forest.update(X, y)
@@ -225,7 +224,7 @@ def test_what_is_asked_in_turns_pays_for_each_freezing(monkeypatch: pytest.Monke
 
 
 def test_an_empty_tree_and_no_row_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictor, "_ROWS_PER_TREE", ALWAYS)
+    monkeypatch.setattr(predictor, "_COST", ALWAYS)
     asked = parameters(n_classes=4)
     X = np.full((3, 4), 0.5, np.float32)
     assert (Forest(asked, range(2)).predict_sums(X).total == 0.5).all()
