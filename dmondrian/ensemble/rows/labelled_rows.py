@@ -1,6 +1,6 @@
 """Rows with labels and weights, as trees take them.
 
-Promises nothing of what is in them: who makes them says what labels and weights are.
+Promises nothing of what is in them: that is up to those who make them.
 
 Shapes: n rows, d features.
 """
