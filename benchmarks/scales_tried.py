@@ -329,8 +329,8 @@ PAGE = Page(
     sentences=(
         "The search takes {seconds} seconds of the processor; fifty columns of noise cost"
         " {noise_plain} per cent of the loss on adult without scales, and {noise} with scales that"
-        " are learned; among hundreds and thousands of them the defaults are better than no scales on"
-        " {wide} of the rows below, and than a random forest on {wide_forest}.",
+        " are learned; among hundreds and thousands of them the defaults are better than no scales"
+        " on {wide} of the rows below, and than a random forest on {wide_forest}.",
         "Not built, as they gain little or lose: quantile maps, groups of exponents, one scale for"
         " a one-hot group ({grouped} where single scales have {learned} on adult), and learning"
         " scales anew as rows come, which at best is what `warmup_rows` has.",
