@@ -48,7 +48,7 @@ _LEAST_EXPONENT = -1000  # of the unit of numbers
 
 
 class BoostedSet:
-    """Trees whose answers add up to log odds of classes.
+    """Trees whose answers add up to log odds of classes, or to a number.
 
     Parameters
     ----------
@@ -61,6 +61,11 @@ class BoostedSet:
 
     def __init__(self, trees: Trees, first_scores: np.ndarray, scale: float = 0.0) -> None:
         self.trees, self.first_scores, self.scale = trees, first_scores, scale
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether what is answered is a number."""
+        return self.scale > 0.0
 
     @classmethod
     def fit(
@@ -142,7 +147,7 @@ class BoostedSet:
         marks, found = np.array(rounds, np.int64) * a_round, np.empty(len(rounds))
         loss: LogLoss | SquaredLoss = LogLoss(len(self.first_scores))
         first = self.first_scores
-        if self.scale:
+        if self.is_regression:
             with np.errstate(over="ignore"):
                 labels = (y - first[0]) / self.scale
             labels = np.clip(labels, -_FARTHEST, _FARTHEST)
@@ -161,7 +166,7 @@ class BoostedSet:
         Probabilities of classes, float64 [n, K], or means of numbers, float64 [n, 1].
         """
         out, ways = np.empty((len(X), len(self.first_scores))), make_ways(self.trees)
-        if self.scale:
+        if self.is_regression:
             center = float(self.first_scores[0])
             answer_numbers(self.trees, center, self.scale, read_only(X), ways, out)
             return out
@@ -172,7 +177,7 @@ class BoostedSet:
         """Return the set as text."""
         found: dict[str, Any] = {name: packed(part) for name, part in self.trees._asdict().items()}
         found |= {"n": len(self.trees.outputs), "first_scores": packed(self.first_scores)}
-        return found | ({"scale": self.scale} if self.scale else {})
+        return found | ({"scale": self.scale} if self.is_regression else {})
 
     @classmethod
     def from_json(cls, stored: Any, d: int, n_classes: int, growing: Growing) -> BoostedSet:

@@ -28,9 +28,10 @@ from dmondrian.ensemble.settings.loss_settings import OF_THE_LABEL
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
 from dmondrian.export.member_trees import weight_asked
-from dmondrian.export.onnx import NO_RESPONSE, opened
-from dmondrian.export.plain_tree import PlainTree
+from dmondrian.export.onnx import NO_RESPONSE
+from dmondrian.export.opened_model import opened
 from dmondrian.export.plain_trees import plain_trees
+from dmondrian.export.tree_arrays import PlainTree
 from dmondrian.uncertainty.temperature_scaling import Calibration
 from dmondrian.uncertainty.temperature_scaling_kernels import FLOOR
 

@@ -29,7 +29,7 @@ from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.row_thresholds import thresholds_of_rows
 from dmondrian.estimators.feature_scales import thresholds_of_given
-from dmondrian.export.plain_tree import AsGiven, PlainTree, plain_tree
+from dmondrian.export.tree_arrays import AsGiven, PlainTree, plain_tree
 
 BOOSTED = -1  # slot of an input that the boosted set answers
 _MOST_WEIGHING = 4096  # rows that go down a set's trees, to weigh the nodes

@@ -30,6 +30,7 @@ from dmondrian.export.graph import Graph
 from dmondrian.export.member_trees import asked, weight_asked
 from dmondrian.export.onnx_mixture import add_mixture
 from dmondrian.export.onnx_trees import add_trees
+from dmondrian.export.opened_model import opened
 from dmondrian.export.plain_trees import plain_trees
 from dmondrian.uncertainty.temperature_scaling import Calibration
 from dmondrian.uncertainty.temperature_scaling_kernels import FLOOR
@@ -154,18 +155,6 @@ def _with_indicators(graph: Graph, X: str, estimator: Any) -> str:
     pairs = graph.add("Concat", *(graph.add("Unsqueeze", each, last) for each in columns), axis=2)
     shape = graph.constant(np.array([-1, 2 * estimator.n_features_in_], np.int64))
     return graph.add("Reshape", pairs, shape)
-
-
-def opened(model: Any) -> tuple[Any, Schema | None]:
-    """Return the estimator, and for a run the encoding of its columns."""
-    if not isinstance(model, (str, PathLike)):
-        return model, None
-    from dmondrian import load
-    from dmondrian.checkpoint import Run
-    from dmondrian.data import Schema
-
-    stored = Run.open(model).run_json.get("schema")
-    return load(model), None if stored is None else Schema.from_json(stored)
 
 
 def _about(estimator: Any, schema: Schema | None, takes: str) -> dict[str, str]:

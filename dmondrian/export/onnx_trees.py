@@ -15,7 +15,7 @@ import numpy as np
 
 from dmondrian.errors import ParameterError
 from dmondrian.export.graph import Graph
-from dmondrian.export.plain_tree import PlainTree
+from dmondrian.export.tree_arrays import PlainTree
 
 LARGEST_FILE = 2**31 - 1  # bytes of a protocol buffer
 _BYTES_OF_NODE, _BYTES_OF_VALUE = 36, 22  # at most, for nodes and trees with up to seven digits

@@ -1,6 +1,6 @@
 """Export of a fitted forest as plain trees: links, thresholds and leaf values.
 
-Relies on :mod:`dmondrian.export.plain_tree`. Promises that a row goes down a plain tree, by
+Relies on :mod:`dmondrian.export.tree_arrays`. Promises that a row goes down a plain tree, by
 ``x <= threshold`` on the columns that the estimator takes, to the leaf that predicts it in the
 forest, and that the leaf has the forest's value, to the last bit (of a regressor that follows the
 stream, times its weight); or an error with the reason why the forest is no sum over leaves.
@@ -20,7 +20,7 @@ from dmondrian.errors import ParameterError
 from dmondrian.estimators.feature_scales import thresholds_of_given
 from dmondrian.estimators.one_state import one_state
 from dmondrian.export.member_trees import asked, summed_trees
-from dmondrian.export.plain_tree import PlainTree, plain_tree
+from dmondrian.export.tree_arrays import PlainTree, plain_tree
 
 
 def plain_trees(estimator: Any) -> list[PlainTree]:

@@ -29,8 +29,8 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from dmondrian.errors import ParameterError
-from dmondrian.export.plain_tree import PlainTree
 from dmondrian.export.plain_trees import plain_trees
+from dmondrian.export.tree_arrays import PlainTree
 
 
 def partial_dependence(estimator: Any, features: Sequence[int], values: ArrayLike) -> np.ndarray:

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dmondrian.export.plain_tree import PlainTree
+from dmondrian.export.tree_arrays import PlainTree
 from dmondrian.export.tree_dependence import Factor, dependence_of, interaction_of
 
 
