@@ -30,7 +30,7 @@ from dmondrian.drift.covering_kernels import (
 )
 from dmondrian.drift.mixer import Expert, Mixer
 from dmondrian.drift.task import task_of
-from dmondrian.ensemble.predictor.predictor import FreezingCost, Frozen
+from dmondrian.ensemble.predictor.predictor import FreezingCost, Frozen, FrozenOutput
 from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree, collect_frozen
 from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -202,17 +202,18 @@ class Member:
 
     def frozen_trees(self, position: int) -> list[FrozenTree]:
         """Return the trees of :meth:`at_rest` frozen; their answers begin with the outputs."""
-        its, k = self.at_rest(position), self._n_outputs
-        loss, lives = self._policies.loss, np.full(len(its.trees), np.inf)
-        made = self._frozen.make(its.trees, loss, LargeShares(k), lives, k + 1, 1, its.scales)
-        return made.trees
+        its = self.at_rest(position)
+        return self._frozen.make(its.trees, self._output_of(its), 1, its.scales).trees
+
+    def _output_of(self, its: AtRest) -> FrozenOutput:
+        """Return what trees at rest predict: the outputs, and the sum of their shares."""
+        k, lives = self._n_outputs, np.full(len(its.trees), np.inf)
+        return FrozenOutput(self._policies.loss, LargeShares(k), lives, k + 1)
 
     def _forecast_frozen(self, inputs: np.ndarray, X: np.ndarray, position: int) -> bool:
         """Do what :meth:`forecast` does, by frozen trees; return False while that does not pay."""
         its, k = self.at_rest(position), self._n_outputs
-        loss, lives = self._policies.loss, np.full(len(its.trees), np.inf)
-        asked = its.trees, loss, LargeShares(k), lives, k + 1
-        kept = self._frozen.trees(*asked, n_rows=0, n_threads=1, scales=its.scales)
+        kept = self._frozen.trees(its.trees, self._output_of(its), 0, 1, its.scales)
         if kept is None:
             return False
         answers = np.empty((len(its.trees), len(X), k + 1))

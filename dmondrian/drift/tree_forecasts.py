@@ -12,6 +12,7 @@ import numpy as np
 
 from dmondrian.drift.task import Task
 from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.predictor.predictor import FrozenOutput
 from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.sums.exact_sums import units
@@ -68,5 +69,6 @@ def forecast(ensemble: Ensemble, task: Task, X: np.ndarray | PreparedRows) -> np
 def frozen_trees(ensemble: Ensemble) -> list[FrozenTree]:
     """Return the trees frozen, as :func:`forecast` asks them; those it asks next are these."""
     its, trees = ensemble.predictor, ensemble.store.trees
-    output, lives = its.sample_output, np.full(len(trees), np.inf)
-    return its.frozen.make(trees, output.loss, its.policies.rule, lives, output.width, 1).trees
+    sample, lives = its.sample_output, np.full(len(trees), np.inf)
+    output = FrozenOutput(sample.loss, its.policies.rule, lives, sample.width)
+    return its.frozen.make(trees, output, n_threads=1).trees

@@ -22,7 +22,13 @@ from dmondrian.ensemble.lifetime_selection import (
     lifetime_path,
     sweep,
 )
-from dmondrian.ensemble.predictor.predictor import Frozen, Kept, ask_frozen, rows_at_a_time
+from dmondrian.ensemble.predictor.predictor import (
+    Frozen,
+    FrozenOutput,
+    Kept,
+    ask_frozen,
+    rows_at_a_time,
+)
 from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree, collect_frozen
 from dmondrian.ensemble.rows.prepared_rows import Preparation, PreparedRows
 from dmondrian.ensemble.settings.lifetime import check_lifetimes
@@ -207,7 +213,8 @@ class Predictor:
         each = self.tree_lifetimes() if lifetimes is None else self._for_each_tree(lives)
         is_plain = len(lives) == 1 and self.store.total_weight > 0.0
         if self.is_leafwise and is_plain and n > 1:  # one row goes down many trees at a time
-            frozen = self.frozen.trees(ready, loss, rule, each[:, 0], output.width, n, n_threads)
+            asked = FrozenOutput(loss, rule, each[:, 0], output.width)
+            frozen = self.frozen.trees(ready, asked, n, n_threads)
         rows = self._encoded(prepared, distance)
         share = max(-(-n // max(n_threads, 1)), _CHUNK)  # fewer do not pay for a thread
         chunk = _CHUNK if frozen is None else rows_at_a_time(frozen.trees, share)
@@ -332,8 +339,8 @@ class Predictor:
         self.store.check_whole()
         lives = self.tree_lifetimes()
         rule, ready, _ = self._ready(float(self._lifetimes(None)[-1]))
-        loss = self.policies.loss
-        return self.frozen.make(ready, loss, rule, lives[:, 0], self.width, n_threads).trees
+        output = FrozenOutput(self.policies.loss, rule, lives[:, 0], self.width)
+        return self.frozen.make(ready, output, n_threads).trees
 
     def answers(
         self, X: np.ndarray | PreparedRows, chosen: Policies, lifetimes: np.ndarray, width: int
@@ -367,7 +374,8 @@ class Predictor:
         rule, trees, table = self._ready(float(lives[0, -1]))
         is_own = type(chosen.rule) is type(rule) and chosen.rule == rule
         if self.is_leafwise and is_own and lives.shape[1] == 1:
-            frozen = self.frozen.trees(trees, chosen.loss, rule, lives[:, 0], width, 0, 1)
+            output = FrozenOutput(chosen.loss, rule, lives[:, 0], width)
+            frozen = self.frozen.trees(trees, output, n_rows=0, n_threads=1)
             if frozen is not None:
                 collect_frozen(frozen.table, width, read_only(prepared.values), found[:, :, 0])
                 return found

@@ -43,7 +43,7 @@ import numpy as np
 
 from dmondrian._numba.jit import entry_of
 from dmondrian._numba.mechanisms import uses
-from dmondrian.ensemble.predictor.predictor import key_of
+from dmondrian.ensemble.predictor.predictor import FrozenOutput
 from dmondrian.ensemble.predictor.predictor_kernels import predict_frozen_alone
 from dmondrian.estimators.missing_values import ENCODE, encoded_row
 from dmondrian.estimators.single_row_kernels import convert_row
@@ -275,24 +275,28 @@ class SingleRow:
     def _frozen_call(self, call: _Predict) -> tuple[Any, tuple[Any, ...]] | None:
         """Return what asks frozen trees, if there are any of the kind; freeze trees if it pays."""
         predictor = self.forest.predictor
-        frozen, loss, rule = predictor.frozen, predictor.policies.loss, predictor.policies.rule
+        frozen = predictor.frozen
         found = frozen.call
         if found is not None and found[0] is frozen.kept and found[1] is call:
             return found[2:]
-        lives = call.lives[:, 0]
         if call.is_leafwise:
             frozen.n_alone, frozen.is_begun = frozen.n_alone + 1, True
             if frozen.n_alone % _COUNTED == 0:
-                trees = self.forest.store.trees
-                frozen.trees(trees, loss, rule, lives, predictor.width, _COUNTED, 1)
+                frozen.trees(self.forest.store.trees, self._output_of(call), _COUNTED, 1)
         kept = frozen.kept
-        if kept is None or kept.key != key_of(loss, rule, lives, predictor.width):
+        if kept is None or kept.key != self._output_of(call).key:
             return None
         leaves = np.empty(len(kept.trees), np.int32)
         arguments = kept.table, predictor.width, call.row.rows, leaves, call.total
         entry = entry_of(predict_frozen_alone, arguments)
         frozen.call = kept, call, entry, arguments  # goes with the frozen trees
         return entry, arguments
+
+    def _output_of(self, call: _Predict) -> FrozenOutput:
+        """Return what frozen trees are to predict for single rows."""
+        predictor = self.forest.predictor
+        loss, rule = predictor.policies.loss, predictor.policies.rule
+        return FrozenOutput(loss, rule, call.lives[:, 0], predictor.width)
 
     def learn(self, X: np.ndarray, y: float) -> bool:
         """Learn one row of weight one; return False where the forest's general way has to.

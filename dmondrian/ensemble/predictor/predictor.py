@@ -44,10 +44,24 @@ class FreezingCost(NamedTuple):
 _COST = FreezingCost(200, 8.0)  # of trees that rows are not looked for in ahead
 
 
+class FrozenOutput(NamedTuple):
+    """What frozen trees predict."""
+
+    loss: Any
+    rule: Any
+    lifetimes: np.ndarray  # float64 [T], at which each tree is asked
+    width: int  # numbers of a prediction
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What is equal for equal outputs; tuples of equal numbers are."""
+        return type(self.loss), self.loss, self.rule, self.lifetimes.tobytes(), self.width
+
+
 class Kept(NamedTuple):
     """Frozen trees, and what they predict."""
 
-    key: tuple[Any, ...]  # of loss, rule, lifetimes and width, see :func:`key_of`
+    key: tuple[Any, ...]  # of a :class:`FrozenOutput`
     grown: Sequence[nodes.Tree]  # what they were made of; leaves are numbered by their places there
     trees: list[FrozenTree]
     table: np.ndarray  # int64 [T, 5], where they lie, for the kernels
@@ -94,10 +108,7 @@ class Frozen:
     def trees(
         self,
         grown: Sequence[nodes.Tree],
-        loss: Any,
-        rule: Any,
-        lifetimes: np.ndarray,
-        width: int,
+        output: FrozenOutput,
         n_rows: int,
         n_threads: int,
         scales: Sequence[np.ndarray] | None = None,
@@ -107,11 +118,7 @@ class Frozen:
         Parameters
         ----------
         grown : sequence of Tree
-        loss, rule : policies
-        lifetimes : float64 [T]
-            At which each is asked.
-        width : int
-            Numbers of an answer.
+        output : FrozenOutput
         n_rows : int
             Rows that are asked about now, beside those that were expected.
         n_threads : int
@@ -121,8 +128,7 @@ class Frozen:
         if not uses("flat"):
             return None
         kept = self.kept
-        key = key_of(loss, rule, lifetimes, width)
-        if kept is not None and kept.grown is grown and kept.key == key:
+        if kept is not None and kept.grown is grown and kept.key == output.key:
             return kept
         self.expect(n_rows)
         cost = self._cost or _COST
@@ -132,21 +138,19 @@ class Frozen:
         mean = sum(int(tree.head_i[nodes.N_NODES]) for tree in grown) / max(1, len(grown))
         if n_paying * cost.nodes_per_row < mean:
             return None
-        return self.make(grown, loss, rule, lifetimes, width, n_threads, scales)
+        return self.make(grown, output, n_threads, scales)
 
     def make(
         self,
         grown: Sequence[nodes.Tree],
-        loss: Any,
-        rule: Any,
-        lifetimes: np.ndarray,
-        width: int,
+        output: FrozenOutput,
         n_threads: int,
         scales: Sequence[np.ndarray] | None = None,
     ) -> Kept:
         """Freeze the trees, keep and return them; see :meth:`trees`."""
         self.is_begun = True
         made: dict[int, FrozenTree] = {}
+        loss, rule, lifetimes, width = output
 
         def work(t: int) -> None:
             made[t] = freeze(loss, rule, grown[t], width, float(lifetimes[t]))
@@ -155,8 +159,7 @@ class Frozen:
         frozen = [made[t] for t in range(len(grown))]
         if scales and frozen:
             take_unscaled(frozen, scales)
-        key, table = key_of(loss, rule, lifetimes, width), frozen_table(frozen)
-        kept = self.kept = Kept(key, grown, frozen, table)
+        kept = self.kept = Kept(output.key, grown, frozen, frozen_table(frozen))
         self._n_asked = 0  # what else is asked in turn with this has to pay for itself again
         return kept
 
@@ -189,8 +192,3 @@ def ask_frozen(
     for start in range(0, len(table), step):
         some, at_rest = table[start : start + step], kept.table[start : start + step]
         predict_frozen(rule, some, columns, at_rest, width, rows, total, square, distance)
-
-
-def key_of(loss: Any, rule: Any, lifetimes: np.ndarray, width: int) -> tuple[Any, ...]:
-    """Return the key of what frozen trees predict."""
-    return type(loss), loss, rule, lifetimes.tobytes(), width  # tuples of equal numbers are equal
