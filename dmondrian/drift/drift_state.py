@@ -36,46 +36,42 @@ from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import all_numeric
 
 FOLLOWING = 4  # format of a header that has an entry "drift"
-# Of that entry in a state; 1 had ages and delay, raw rows that wait, mixers before the block. Rows
-# that wait are stored apart, see `stored_rows`.
-VERSION = 3
-OF_BOOSTED = 5  # the same, of a forest with boosted sets, which have an entry
-OF_TIMES = 7  # the same, where labels come by time, with or without boosted sets
-OF_CLIPPED = 9  # as OF_BOOSTED, of numbers, where sets are fitted to labels without those far off
-OF_CLIPPED_TIMES = 11  # the same, where labels come by time
-OF_ROUNDS = 13  # as OF_CLIPPED, of classes too, where the rounds of sets are found
-OF_ROUNDS_TIMES = 15  # the same, where labels come by time
-OF_SCALED = 17  # as OF_ROUNDS, of a forest with scaled trees, which have an entry
-OF_SCALED_TIMES = 19  # the same, where labels come by time
-# How sets are fitted, and whether labels come by time; without boosted sets VERSION or OF_TIMES.
-_BOOSTED = {
-    (AS_THEY_CAME, False): OF_BOOSTED, (AS_THEY_CAME, True): OF_TIMES,
-    (CLIPPED, False): OF_CLIPPED, (CLIPPED, True): OF_CLIPPED_TIMES,
-    (ROUNDS_FOUND, False): OF_ROUNDS, (ROUNDS_FOUND, True): OF_ROUNDS_TIMES,
-}  # fmt: skip
-_SCALED = {False: OF_SCALED, True: OF_SCALED_TIMES}  # whether labels come by time
-_VERSIONS = (VERSION, *_BOOSTED.values(), *_SCALED.values())
-_OF_WEIGHTS = (1, 2)  # had weights of memories in place of factors
+_OF_WEIGHTS = (1, 2)  # versions of that entry that had weights of memories in place of factors
 _LARGEST_POSITION = 2**53
 _SLACK = 1e-6  # of sums that were rounded
+
+
+class _Form(NamedTuple):
+    """What a state has beside its trees."""
+
+    fitting: int | None  # how boosted sets are fitted; None of a forest without any
+    is_timed: bool  # whether labels come by time
+    has_scaled: bool = False  # whether the forest has scaled trees
+
+    @property
+    def keys(self) -> set[str]:
+        """Keys of the entry."""
+        has = {"boosted": self.fitting is not None, "clock": self.is_timed}
+        has["scaled"] = self.has_scaled
+        return _KEYS | {key for key, is_there in has.items() if is_there}
+
+
+# By version of the entry; where rows that wait are stored apart it is one more (`stored_rows`). 1
+# had ages and delay, raw rows that wait, mixers before the block; 2 the keys of 3.
 _KEYS = {"version", "position", "guard", "members", "waiting"}
 _FIRST_KEYS = _KEYS | {"first", "last", "delay"}  # of version 1
-_BOOSTED_KEYS = _KEYS | {"boosted"}
-_SCALED_KEYS = _BOOSTED_KEYS | {"scaled"}
-_TIMED_KEYS = _KEYS | {"clock"}
-_KEYS_OF: dict[Any, set[str]] = {
-    1: _FIRST_KEYS, 2: _KEYS, VERSION: _KEYS, apart(VERSION): _KEYS, OF_BOOSTED: _BOOSTED_KEYS,
-    apart(OF_BOOSTED): _BOOSTED_KEYS, OF_TIMES: _TIMED_KEYS, apart(OF_TIMES): _TIMED_KEYS,
-    OF_CLIPPED: _BOOSTED_KEYS, apart(OF_CLIPPED): _BOOSTED_KEYS,
-    OF_CLIPPED_TIMES: _BOOSTED_KEYS | _TIMED_KEYS,
-    apart(OF_CLIPPED_TIMES): _BOOSTED_KEYS | _TIMED_KEYS,
-    OF_ROUNDS: _BOOSTED_KEYS, apart(OF_ROUNDS): _BOOSTED_KEYS,
-    OF_ROUNDS_TIMES: _BOOSTED_KEYS | _TIMED_KEYS,
-    apart(OF_ROUNDS_TIMES): _BOOSTED_KEYS | _TIMED_KEYS,
-    OF_SCALED: _SCALED_KEYS, apart(OF_SCALED): _SCALED_KEYS,
-    OF_SCALED_TIMES: _SCALED_KEYS | _TIMED_KEYS,
-    apart(OF_SCALED_TIMES): _SCALED_KEYS | _TIMED_KEYS,
+_OF_TIMES = 7  # with or without boosted sets
+_FORMS = {
+    3: _Form(None, False),
+    5: _Form(AS_THEY_CAME, False), _OF_TIMES: _Form(AS_THEY_CAME, True),
+    9: _Form(CLIPPED, False), 11: _Form(CLIPPED, True),
+    13: _Form(ROUNDS_FOUND, False), 15: _Form(ROUNDS_FOUND, True),
+    17: _Form(ROUNDS_FOUND, False, True), 19: _Form(ROUNDS_FOUND, True, True),
 }  # fmt: skip
+_VERSION_OF = {form: version for version, form in _FORMS.items()} | {_Form(None, True): _OF_TIMES}
+_KEYS_OF = {1: _FIRST_KEYS, 2: _KEYS} | {
+    one: form.keys for version, form in _FORMS.items() for one in (version, apart(version))
+}
 _MEMBER_KEYS = {"mixer", "scales", "buckets", "levels", "trees"}
 
 
@@ -102,25 +98,22 @@ def drift_state(
     bundle = [{**arrays, **_no_memory(len(arrays["left"]))} for arrays in trees]
     for member in forest.members:
         bundle += [_covering_fields(tree, forest.task) for tree in member.trees]
-    rows = forest.waiting
+    rows, is_timed = forest.waiting, forest.blocks.is_timed
+    fitting = None if forest.boosted is None else forest.boosted.fitting
     drift = {
-        "version": VERSION,
+        "version": _VERSION_OF[_Form(fitting, is_timed, forest.scaled is not None)],
         "position": forest.position,
         "guard": None if forest.guard is None else forest.guard.to_json(),
         "members": [_member_header(member) for member in forest.members],
         "waiting": [packed(rows.X), packed(rows.y), packed(rows.w)],
     }
-    is_timed = forest.blocks.is_timed
     if forest.boosted is not None:
-        drift |= {"version": _BOOSTED[forest.boosted.fitting, is_timed]}
         drift |= {"boosted": forest.boosted.to_json()}
     if forest.scaled is not None:
         of_scaled, arrays_of_scaled = forest.scaled.state()
-        drift |= {"version": _SCALED[is_timed], "scaled": of_scaled}
+        drift |= {"scaled": of_scaled}
         bundle += [{**arrays, **_no_memory(len(arrays["left"]))} for arrays in arrays_of_scaled]
-    if is_timed:
-        drift |= forest.blocks.to_json()
-        drift["version"] = max(drift["version"], OF_TIMES)
+    drift |= forest.blocks.to_json()
     return {**header, "format": FOLLOWING, "drift": drift}, bundle
 
 
@@ -170,7 +163,7 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
     """
     header, raw = _of_newest_version(header)
     header, trees = kept_taken_in(header, trees)
-    for version in _VERSIONS:
+    for version in _FORMS:
         if header["drift"]["version"] == apart(version):
             header, trees = taken_in(header, trees, version)
     entry = header["drift"]
@@ -206,9 +199,9 @@ def _of_newest_version(header: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """
     entry = header.get("drift")
     version: Any = entry.get("version") if isinstance(entry, dict) else type(entry).__name__
-    may_have = {"boosted"} if version in (OF_TIMES, apart(OF_TIMES)) else set()
+    may_lack = {"boosted"} if version in (_OF_TIMES, apart(_OF_TIMES)) else set()
     keys = _KEYS_OF.get(version) if type(version) is int else None
-    if not isinstance(entry, dict) or set(entry) - may_have != keys:
+    if not isinstance(entry, dict) or set(entry) | may_lack != keys:
         raise CorruptError(
             "this version reads forests that follow a stream in versions 1 to "
             f"{max(_KEYS_OF)}, this one is of {str(version)[:40]!r}: use the version of dmondrian "
@@ -253,8 +246,7 @@ def take_state(forest: Any, found: Stored) -> None:
     if (forest.boosted is not None) != ("boosted" in found.drift):
         raise CorruptError("boosted sets should be stored of a forest that has them, and no other")
     if forest.boosted is not None:
-        version = found.drift["version"]
-        fitting = next((f for (f, _), v in _BOOSTED.items() if v == version), ROUNDS_FOUND)
+        fitting = _FORMS[found.drift["version"]].fitting
         if fitting == CLIPPED and its.n_classes:
             raise CorruptError("no label of a class is far off, and boosted sets clip none")
         if (fitting == ROUNDS_FOUND) != its.drift.finds_rounds:
