@@ -16,7 +16,7 @@ from typing import Any
 from dmondrian.checkpoint import document
 from dmondrian.checkpoint.lease import Lease
 from dmondrian.checkpoint.manifest import Manifest, blobs_of
-from dmondrian.checkpoint.new_folder import refuse_data
+from dmondrian.checkpoint.new_folder import refuse_folder_of_data
 from dmondrian.checkpoint.opening import VERSIONS_KEY
 from dmondrian.checkpoint.parts import is_whole, open_whole, parts_of
 from dmondrian.checkpoint.row_ranges import ROW_PARTS
@@ -58,7 +58,7 @@ def merge(
     FencedError
         Somebody works on the merged run.
     """
-    refuse_data(out)
+    refuse_folder_of_data(out)
     given = [open_whole(url) for url in urls]
     if len(given) < 2:
         raise ParameterError(f"got {len(given)} run to merge; expected two or more")

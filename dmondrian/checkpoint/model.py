@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from dmondrian.checkpoint.codec import encode_forest
 from dmondrian.checkpoint.lease import check_free
 from dmondrian.checkpoint.manifest import LARGEST_POSITION, Manifest
-from dmondrian.checkpoint.new_folder import refuse_data
 from dmondrian.checkpoint.parts import pieces
 from dmondrian.checkpoint.run import Run
 from dmondrian.checkpoint.stored_trees import Blob, load_trees, model_blobs, peek_blobs
@@ -77,13 +76,12 @@ def save_model(
     Raises
     ------
     CheckpointError
-        The folder holds another model, or Parquet files of data.
+        The folder holds another model.
     FencedError
         Another process works on the folder, such as a server that learns.
     StoreError
         The folder cannot be written.
     """
-    refuse_data(path)
     check_free(open_store(path))
     content = {key: value for key, value in model_json.items() if key != ROWS_KEY}
     numbers = [int(number) for number in forest.tree_numbers]

@@ -1,77 +1,77 @@
-"""Folders that runs, searches, models and scores begin in, which are not to be those of data.
+"""Folders that runs, searches and scores begin in, which are not to be those of data.
 
-Their Parquet files would be read with the data from then on. Relies on one look at the names of a
-store, which ends at the first file of data. Promises that such a folder is refused before anything
-is written into it, and that what a killed process left of the same kind is begun again.
+Their Parquet files would be read with the data from then on. Relies on one look at the names in a
+folder, not at those below. Promises that a folder with Parquet files, or with parts of a divided
+table, is refused before anything is written into it, and that what a killed process left of the
+same kind is begun again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Collection
 from contextlib import suppress
 
 from dmondrian.checkpoint.opening import RUN_NAME
-from dmondrian.errors import CheckpointError, NotFoundError
+from dmondrian.errors import CheckpointError, StoreError
 from dmondrian.store import Store, open_store
 
+PARQUET_ENDINGS = (".parquet", ".parq", ".pq")  # of names in small letters
 
-def refuse_others(
-    store: Store, is_own: Callable[[str], bool], what: str, marker: str | None = None
-) -> None:
-    """Refuse a folder that has a Parquet file which is not one's own.
 
-    Files of other kinds are left alone, as are hidden ones.
+def refuse_data(store: Store, what: str, marker: str, own: Collection[str] = ()) -> None:
+    """Refuse a folder that has files of data, as far as it can be listed.
+
+    Files of other kinds are left alone, as are those in folders of their own.
 
     Parameters
     ----------
     store : Store
-    is_own : callable
-        Whether an object of a name is.
     what : str
-        Of what the folder is to be, for the message: "a run".
-    marker : str or None
+        What the folder is to be of, for the message: "a run".
+    marker : str
         Name of the object that is written first: with it the folder is one's own.
+    own : collection of str
+        Names of Parquet files that may be there.
 
     Raises
     ------
     CheckpointError
     """
-
-    def is_other(name: str) -> bool:
-        is_read = name.endswith(".parquet") and not name.startswith((".", "_"))
-        return is_read and not is_own(name)
-
-    if marker is not None and store.exists(marker):
+    if store.exists(marker):
         return
-    found = store.find(is_other)
-    if found is None or (marker is not None and store.exists(marker)):  # by now: two have begun
+    names: tuple[str, ...] = ()
+    with suppress(StoreError):  # whether it can be written is found out apart
+        names = store.names()
+    others = [name for name in names if _is_data(name) and name not in own]
+    if not others or store.exists(marker):  # by now: two have begun
         return
     raise CheckpointError(
-        f"{store.url} holds {found}, which is not of {what}: expected an empty or new folder, as "
-        "files of both would be read together; choose another one"
+        f"{store.url} holds {others[0]}, which is not of {what}: whoever reads these data as a "
+        "folder would read the new files with them; choose an empty or new folder"
     )
 
 
-def is_below(name: str) -> bool:
-    """Return whether a file is in a folder of its own, and not in a part of a divided table."""
-    folder, slash, _ = name.partition("/")
-    return bool(slash) and "=" not in folder
-
-
-def refuse_data(folder: str | os.PathLike[str]) -> None:
+def refuse_folder_of_data(folder: str | os.PathLike[str], own: Collection[str] = ()) -> None:
     """Refuse a folder of data for a new run; make none.
-
-    Data in folders of their own below it are left alone.
 
     Parameters
     ----------
     folder : str or path
         Folder or URL.
+    own : collection of str
+        As of :func:`refuse_data`.
 
     Raises
     ------
     CheckpointError
     """
-    with suppress(NotFoundError):  # a new one
-        refuse_others(open_store(folder, create=False), is_below, "a run", RUN_NAME)
+    with suppress(StoreError):  # a new one; what else is wrong is found out where it is written
+        refuse_data(open_store(folder, create=False), "a run", RUN_NAME, own)
+
+
+def _is_data(name: str) -> bool:
+    """Return whether readers of a folder take what has this name in it."""
+    is_part = name.endswith("/") and "=" in name
+    is_file = name.lower().endswith(PARQUET_ENDINGS)
+    return (is_part or is_file) and not name.startswith((".", "_"))

@@ -96,7 +96,7 @@ class Run:
         ------
         CheckpointError
             The folder holds another run; the message lists the entries that differ. For a folder of
-            data see `refuse_data`.
+            data see `refuse_folder_of_data`.
         StoreError
             The folder cannot be written, or the store ignores conditional puts.
         """

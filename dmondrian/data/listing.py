@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from pyarrow import fs
 
+from dmondrian.checkpoint.new_folder import PARQUET_ENDINGS
 from dmondrian.data.links import Link, link_on_the_way, links_below, second_names
 from dmondrian.data.table_formats import refuse_tables, refuse_uncommitted
 from dmondrian.errors import DataError
@@ -22,7 +23,6 @@ from dmondrian.errors import DataError
 UriOf: TypeAlias = Callable[[str], str]
 IsEmptied: TypeAlias = Callable[[str], bool]
 
-PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 GLOB = re.compile(r"[*?\[]")
 _OURS = ("run.json", "_score.json")  # in the folder of a run, and of scores
 
@@ -177,11 +177,11 @@ def files_matching(
     links = _links(filesystem, base)
     for link in (link for link in links if not link.is_sound):
         names = link.path[depth:].split("/")
-        if _matches(names, wanted) or (_may_hold_rows(link.path) and _begins(names, wanted)):
+        if matches(names, wanted) or (_may_hold_rows(link.path) and _begins(names, wanted)):
             raise link.error()
     selector = fs.FileSelector(base, allow_not_found=True, recursive=True)
     found = filesystem.get_file_info(selector)
-    matched = [info for info in found if _matches(info.path[depth:].split("/"), wanted)]
+    matched = [info for info in found if matches(info.path[depth:].split("/"), wanted)]
     folders = [info.path for info in matched if info.type == fs.FileType.Directory]
     files = {info.path: info for info in matched if info.type == fs.FileType.File}
     read = [*files, *(f"{folder}/" for folder in folders)]
@@ -198,24 +198,24 @@ def files_matching(
     return _once([files[path] for path in sorted(files)], links, base, notes)
 
 
-def _matches(names: list[str], patterns: list[str]) -> bool:
+def matches(names: list[str], patterns: list[str]) -> bool:
     """Whether path components match glob components; ``**`` stands for any number of folders."""
     if not patterns:
         return not names
     if patterns[0] == "**":
         visible = [not _is_hidden(name) for name in names]
         return any(
-            all(visible[:skip]) and _matches(names[skip:], patterns[1:])
+            all(visible[:skip]) and matches(names[skip:], patterns[1:])
             for skip in range(len(names) + 1)
         )
     if not names or (_is_hidden(names[0]) and names[0][0] != patterns[0][0]):
         return False
-    return fnmatch.fnmatchcase(names[0], patterns[0]) and _matches(names[1:], patterns[1:])
+    return fnmatch.fnmatchcase(names[0], patterns[0]) and matches(names[1:], patterns[1:])
 
 
 def _begins(names: list[str], patterns: list[str]) -> bool:
     """Whether something below a path may match glob components."""
-    return any(_matches(names, patterns[:length]) for length in range(1, len(patterns)))
+    return any(matches(names, patterns[:length]) for length in range(1, len(patterns)))
 
 
 def _is_hidden(relative: str) -> bool:

@@ -36,9 +36,8 @@ from dmondrian.tuning.feature_scales import learn_scales, may_be_learned
 
 FIRST_SCALED, LONGEST_LIFE = 1024, 65536  # rows, powers of two whose exponents are both even
 N_TREES = 8
-WIDEST = (
-    200  # features of rows of which there are any: trees of bounded bytes have few nodes beyond
-)
+# Features up to which there are scaled trees: of more, trees of bounded bytes would have few nodes.
+WIDEST = 200
 _MOST_SEARCHED = 4096  # rows; of fewer, scales are not searched for long
 # Bound of a tree, in bytes by this formula and not by those that nodes take in memory: forests
 # depend on it, and are to be the same when the memory of nodes is laid out anew.

@@ -201,16 +201,17 @@ class Store:
 
         return self._call("listing", prefix or "objects", listed)
 
-    def find(self, is_wanted: Callable[[str], bool]) -> str | None:
-        """Return the first name for which a condition holds, of the pages up to there; else None.
+    def names(self) -> tuple[str, ...]:
+        """Return the names of what is in the store and not below a folder of it, sorted.
 
-        Stores list in an order of their own.
+        Those of folders end with "/".
         """
 
-        def found() -> str | None:
-            pages = obstore.list(self._backend)
-            names = (str(entry["path"]) for page in pages for entry in page)
-            return next(filter(is_wanted, names), None)
+        def found() -> tuple[str, ...]:
+            there = obstore.list_with_delimiter(self._backend)
+            folders = (f"{name}/" for name in there["common_prefixes"])
+            files = (str(entry["path"]) for entry in there["objects"])
+            return tuple(sorted([*folders, *files]))
 
         return self._call("listing", "objects", found)
 

@@ -41,7 +41,7 @@ OPEN_SETTINGS = {
 }
 FIRST, LAST = 256, 4096  # distinct rows that settings are chosen from, and by default for good
 # Features up to which scales are learned unasked: within a minute or two of a core, shared by
-# threads, from rows that take 64 MiB until then.
+# threads, and the memory of ten trees of the rows kept.
 WIDEST_AUTO = 4096
 UNIT_ROWS = 512  # of which units are taken
 # Fewer cannot be cut into the chunks of a progressive loss; more make each checkpoint large.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dmondrian.checkpoint import Run, document
-from dmondrian.checkpoint.new_folder import refuse_data
+from dmondrian.checkpoint.new_folder import refuse_folder_of_data
 from dmondrian.errors import (
     CheckpointError,
     CorruptError,
@@ -80,13 +80,16 @@ class RunContract:
         assert "alpha" not in text
         assert Run.open(url).stream.read() == PLAN
 
-    @pytest.mark.parametrize("name", ["a.parquet", "plan.parquet", "year=2026/a.parquet"])
-    def test_a_folder_of_data_is_left_alone(self, url: str, name: str) -> None:
+    @pytest.mark.parametrize(
+        ("name", "shown"),
+        [("a.parquet", "a.parquet"), ("plan.PQ", "plan.PQ"), ("year=2026/a.parquet", "year=2026/")],
+    )
+    def test_a_folder_of_data_is_left_alone(self, url: str, name: str, shown: str) -> None:
         open_store(url).put(name, b"mine")
-        match = rf"holds {name}, which is not of a run: expected an empty or new folder"
-        with pytest.raises(CheckpointError, match=match):
-            refuse_data(url)
+        with pytest.raises(CheckpointError, match=f"holds {shown}, which is not of a run"):
+            refuse_folder_of_data(url)
         assert open_store(url).list() == [name]
+        refuse_folder_of_data(url, own=[shown])
 
     def test_what_a_killed_start_left_is_begun_again(self, url: str) -> None:
         store = open_store(url)
@@ -95,9 +98,9 @@ class RunContract:
         there += ["rows/joined.parquet", "notes.txt"]  # not of the run, and not read with it
         for name in there:
             store.put(name, b"")
-        refuse_data(url)
+        refuse_folder_of_data(url)
         Run.create(url, ASKED, PLAN)
-        refuse_data(url)
+        refuse_folder_of_data(url)
         assert set(there) < set(store.list())
         assert Run.create(url, ASKED, PLAN).stream.read() == PLAN
 

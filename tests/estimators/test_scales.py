@@ -192,7 +192,7 @@ def test_rows_without_a_column_that_varies_have_no_scales() -> None:
     assert learn_scales(drawn, (X, y, np.ones(LAST)), n_threads=2) is None
 
 
-def test_scales_are_learned_unasked_where_that_is_quick() -> None:
+def test_scales_are_learned_unasked_of_up_to_some_thousand_columns() -> None:
     every = "alpha", "charge_opening", "feature_scales", "feature_units"
     assert AMFClassifier()._auto_settings(4096, 2) == every
     assert AMFClassifier()._auto_settings(4097, 2) == tuple(n for n in every if "scales" not in n)

@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dmondrian.checkpoint import document
-from dmondrian.checkpoint.new_folder import refuse_others
+from dmondrian.checkpoint.new_folder import refuse_data
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, change_between
 from dmondrian.errors import (
@@ -83,7 +83,7 @@ def check_out(out: str | os.PathLike[str]) -> None:
         store = open_store(out, create=False)
         if store.exists(MANIFEST):
             return
-        refuse_others(store, lambda _: False, "these scores", ABOUT)
+        refuse_data(store, "these scores", ABOUT)
     check_writable(out)
 
 

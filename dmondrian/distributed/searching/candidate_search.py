@@ -26,7 +26,7 @@ from sklearn.base import is_classifier
 
 from dmondrian._text.wording import counted
 from dmondrian.checkpoint import document
-from dmondrian.checkpoint.new_folder import is_below, refuse_others
+from dmondrian.checkpoint.new_folder import refuse_data
 from dmondrian.checkpoint.search_record import ASKED, ROUNDS, read_rounds, results
 from dmondrian.data import Plan, make_plan
 from dmondrian.data.lag_settings import checked_lags
@@ -158,7 +158,7 @@ def search(
     wanted = None if lags is None else _checked_lags(lags, estimators, target, plan_options)
     url = parse_address(folder).url
     with suppress(NotFoundError):  # a new one
-        refuse_others(open_store(url, create=False), _is_of_search, "a search", ASKED)
+        refuse_data(open_store(url, create=False), "a search", ASKED, own=[PLAN])
     place = url if run is None else checked_folder(run, data)
     check_writable(url)
     if wanted is not None:
@@ -167,11 +167,6 @@ def search(
         return _search(
             url, estimators, data, target, rows, client, n_workers, threads, plan_options
         )
-
-
-def _is_of_search(name: str) -> bool:
-    """Return whether a search that was killed may have left an object before `ASKED`."""
-    return name == PLAN or is_below(name)
 
 
 def _checked_lags(

@@ -21,7 +21,7 @@ from distributed import Client
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.copying import refuse_within
 from dmondrian.checkpoint.document import seal, unseal
-from dmondrian.checkpoint.new_folder import refuse_data
+from dmondrian.checkpoint.new_folder import refuse_folder_of_data
 from dmondrian.checkpoint.opening import RUN_NAME, versions
 from dmondrian.checkpoint.parts import open_whole, parts_of
 from dmondrian.checkpoint.row_ranges import ROW_PARTS
@@ -195,7 +195,7 @@ def _digest_of(file: str | os.PathLike[str]) -> str:
 
 def _refuse_other(store: Store, asked: Mapping[str, Any], digest: str) -> None:
     """Refuse a folder with the certificate of other keys or another run, or of data."""
-    refuse_data(store.url)
+    refuse_folder_of_data(store.url)
     if not store.exists(CERTIFICATE):
         if store.exists(RUN_NAME) and not store.list(ROWS):
             raise CheckpointError(f"{store.url} has another run; choose another folder")

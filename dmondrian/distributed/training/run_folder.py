@@ -9,9 +9,14 @@ import os
 from typing import Any
 
 from dmondrian.checkpoint import Run
-from dmondrian.checkpoint.new_folder import refuse_data
+from dmondrian.checkpoint.new_folder import refuse_folder_of_data
+from dmondrian.checkpoint.stream import BATCHES, STAGED
+from dmondrian.data.listing import matches
 from dmondrian.errors import CheckpointError, ParameterError, StoreError
 from dmondrian.store import parse_address
+
+# Files of a run that readers of data would take.
+_READ = ("plan.parquet", "plans/0.parquet", f"{BATCHES}/0.parquet", f"{STAGED}/0.parquet")
 
 
 def checked_folder(run: str | os.PathLike[str], data: Any) -> str:
@@ -22,24 +27,31 @@ def checked_folder(run: str | os.PathLike[str], data: Any) -> str:
     run : str or path
         As given by the caller.
     data : object
-        The data as given; only paths are looked at.
+        The data as given; only paths are looked at. Files that are named one by one may be in the
+        run's folder.
 
     Raises
     ------
     CheckpointError
         It holds Parquet files that are not of a run, or a saved estimator.
     ParameterError
-        It is the folder of the data.
+        It is the folder of the data, or files of a run there would match a pattern of the data.
     """
     url = parse_address(run).url
+    folder, single = _folder_of(url), []
     for place in [data] if isinstance(data, (str, os.PathLike)) else data:
-        folder = _folder_of(place) if isinstance(place, (str, os.PathLike)) else None
-        if folder is not None and _folder_of(url) == folder:
+        of_data = _folder_of(place) if isinstance(place, (str, os.PathLike)) else None
+        if folder is None or of_data is None:
+            continue
+        parts = of_data.split("/")
+        if folder == of_data or any(matches(f"{folder}/{one}".split("/"), parts) for one in _READ):
             raise ParameterError(
-                f"run and data are both {url} ([run] path and [data] path of a job): a run's files "
-                "would be read as data; choose another folder for the run, such as one below it"
+                f"run is {url} and data are {os.fspath(place)} ([run] path and [data] path of a "
+                "job): a run's files would be read as data; choose another folder for the run"
             )
-    refuse_data(url)
+        if folder == of_data.rpartition("/")[0]:
+            single.append(parts[-1])
+    refuse_folder_of_data(url, single)
     if _holds_estimator(url):
         raise CheckpointError(
             f"{url} holds a saved estimator, and no run that could go on: choose another folder"
