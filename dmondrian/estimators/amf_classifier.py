@@ -70,11 +70,10 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         What each column is multiplied by: twice the scale, twice the splits. An array is
         of numbers > 0, kept as float32; "learned" finds powers of two on the first
         ``warmup_rows`` rows, so that columns that matter are split more often; see Notes.
-        It takes seconds, most of them at the last choice, of thousands of columns a minute
-        or two of one core and as much memory as ten trees of these rows, a GiB or more; it
-        is worth most where many columns are noise. Beyond 200 columns fewer forests are
-        tried. "auto" is "learned", but None on the cube and beyond 4096 columns; None is
-        the paper's.
+        It takes seconds, most of them at the last choice, and of thousands of columns
+        longer; meanwhile as much memory as ten trees of these rows. It is worth most where
+        many columns are noise. Beyond 200 columns fewer forests are tried. "auto" is
+        "learned", but None on the cube and beyond 4096 columns; None is the paper's.
     feature_units : "auto" or None, default="auto"
         "auto" rounds each column, times its scale, to multiples of a power of two, a 2^14th
         of the range of the first 512 rows or up to twice as much, so that boxes take half

@@ -40,8 +40,8 @@ OPEN_SETTINGS = {
     "feature_units": ("auto",),
 }
 FIRST, LAST = 256, 4096  # distinct rows that settings are chosen from, and by default for good
-# Features up to which scales are learned unasked: within a minute or two of a core, shared by
-# threads, and the memory of ten trees of the rows kept.
+# Features up to which scales are learned unasked. Time and memory of a search, that of ten trees of
+# the rows kept, go up with them.
 WIDEST_AUTO = 4096
 UNIT_ROWS = 512  # of which units are taken
 # Fewer cannot be cut into the chunks of a progressive loss; more make each checkpoint large.

@@ -85,7 +85,7 @@ class _Steps(NamedTuple):
 
 
 # The first chosen on ten sets, of 1,100 and of 6,000 rows, by held-out loss; the second, where no
-# random steps follow, on four of them among 300 columns of noise.
+# random steps follow, on three of them among 300 columns of noise.
 _STEPS, _STEPS_ALONE = _Steps(16, 5, 0.2), _Steps(32, 10, 0.1)
 
 
