@@ -59,7 +59,7 @@ def run_job(job: Job, output: Output, detach: bool = False, metrics_port: int | 
     options = {key: value for key, value in (job.run | job.data).items() if key != "path"}
     wanted = None if job.score is None else _wanted(job.score)
     if wanted is not None:
-        check_score_options(wanted)
+        check_score_options(wanted, job.data["path"])
     if detach:
         return _detach(job, estimator, options, wanted, output)
     with cluster_of(job) as cluster, live_log(job) as log:

@@ -106,7 +106,7 @@ class JoinedFiles:
     def known(self) -> set[str]:
         """Return the names of all files whose keys are there, also of those deleted."""
         names, records = self._listed()
-        found = {_name(number) for name in records for number in range(*_range_of(name))}
+        found = {name_of_joined(number) for name in records for number in range(*_range_of(name))}
         return found.union(names)
 
     def history(self) -> tuple[list[tuple[JoinedFile, Callable[[], pa.Table]]], int]:
@@ -131,7 +131,7 @@ class JoinedFiles:
             There is one of that number.
         """
         table = table.replace_schema_metadata({_ABOUT: json.dumps(about).encode()})
-        name = _name(number)
+        name = name_of_joined(number)
         try:
             self._store.put_new(name, _parquet(table))
         except ExistsError as error:
@@ -313,7 +313,8 @@ def _range_of(name: str) -> tuple[int, int]:
     return int(match[1]), int(match[2]) + 1
 
 
-def _name(number: int) -> str:
+def name_of_joined(number: int) -> str:
+    """Return the name of a file of joined rows."""
     return f"{number:08d}.parquet"
 
 

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 
 from dmondrian.data.arrivals import Arrivals, Arrived, State
 from dmondrian.data.footers import open_parquet, read_columns
-from dmondrian.data.joined_files import JoinedFiles, is_old
+from dmondrian.data.joined_files import JoinedFiles, is_old, name_of_joined
+from dmondrian.data.read_again import place_that_reads
 from dmondrian.data.source import Source
 from dmondrian.data.tables import without_views
 from dmondrian.errors import DataError, ParameterError
@@ -110,7 +111,8 @@ class LabelJoin:
     Raises
     ------
     ParameterError
-        A value is not allowed, or ``out`` holds something else.
+        A value is not allowed, or ``out`` holds something else, or lies where rows or labels are
+        read.
     """
 
     def __init__(
@@ -129,6 +131,13 @@ class LabelJoin:
             )
         if isinstance(n_rows, bool) or not isinstance(n_rows, int) or n_rows < 1:
             raise ParameterError(f"rows is {n_rows!r}; expected a whole number, at least 1")
+        for name, data in (("rows", rows), ("labels", labels)):
+            place = place_that_reads(data, out, [name_of_joined(1)], is_marked=False)
+            if place is not None:
+                raise ParameterError(
+                    f"labels: out is {out} and {name} are {place}: joined rows would be read as "
+                    f"{name}; choose another folder for them"
+                )
         self._key, self._target, self._n_rows = key, target, n_rows
         self._files = JoinedFiles(out, key)
         self._arrivals = Arrivals(rows), Arrivals(labels)

@@ -118,7 +118,7 @@ def submit(
     attempt_options(checkpoint_every, window, None, keep)
     refuse_with_lags(lags, validation=validation)
     if score:
-        check_score_options(score)
+        check_score_options(score, data)
     url = checked_folder(run, data)
     run_options = {
         "n_shards": n_shards,

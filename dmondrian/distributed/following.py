@@ -232,7 +232,7 @@ def follow(
     exports = [export] if isinstance(export, (str, os.PathLike)) else list(export)
     _check_exports(exports)
     held_out = None if validation is None else HeldOutData(validation)
-    scoring = None if score is None else ScoreArrivals(url, score, on_scored)
+    scoring = None if score is None else ScoreArrivals(url, score, on_scored, places)
     joining = None if labels is None else _joining(data, labels, target, plan_options)
     if joining is not None and labels is not None:
         data, plan_options = joining.out, _without_key(plan_options, labels["key"])

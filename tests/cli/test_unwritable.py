@@ -51,6 +51,27 @@ def test_scores(model: Path, out: str) -> None:
     assert "no data" not in line
 
 
+@pytest.mark.parametrize("where", ["{}", "{}/*.parquet", "{}/*", "{}/../*/*.parquet"])
+def test_scores_that_would_be_read_as_data(model: Path, tmp_path: Path, where: str) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = model.parent / "rows.parquet"
+    place = where.format(data)
+    assert "would be read as data" in reported("score", model, place, data, code=2)
+    assert list(data.iterdir()) == []
+    words = train_words(tmp_path / "a/run", f"data.path={place}", f"score.out={data}")
+    line = reported(*words, f"--set=score.path={rows}", code=2)
+    assert "scores would be read as data" in line
+    assert list(data.iterdir()) == []
+
+
+def test_scores_below_their_data_are_not_read(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    pq.write_table(pq.read_table(model.parent / "rows.parquet"), tmp_path / "data/rows.parquet")
+    for _ in range(2):
+        call("score", model, tmp_path / "data", tmp_path / "data/scores")
+
+
 @pytest.mark.parametrize("out", ["/proc/run", "/sys"], ids=["a new folder", "a folder"])
 def test_runs(tmp_path: Path, out: str) -> None:
     line = reported(*train_words(out, f"data.path={tmp_path}/none"), code=4)

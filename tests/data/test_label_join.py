@@ -288,6 +288,19 @@ def test_rows_and_labels_do_not_overlap(place: Place) -> None:
         join.look()
 
 
+@pytest.mark.parametrize(
+    ("rows", "labels"),
+    [("rows", "joined/labels/.."), ("", "labels"), ("rows", "*/*.parquet"), ("*/00*", "labels")],
+)
+def test_joined_rows_are_not_written_where_rows_or_labels_are_read(
+    place: Place, rows: str, labels: str
+) -> None:
+    out = place.folder / "joined"
+    with pytest.raises(ParameterError, match=r"joined rows would be read as (rows|labels)"):
+        LabelJoin(f"{place.folder}/{rows}", f"{place.folder}/{labels}", out, key="id", target="y")
+    assert not out.exists()
+
+
 def test_what_pandas_makes_of_keys_and_labels_is_joined(place: Place) -> None:
     place.rows("a", [1, 2, 3])
     keys = pa.array([1.0, None, 2.0, 2.0])  # whole numbers, one of them missing

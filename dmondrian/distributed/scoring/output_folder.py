@@ -36,6 +36,7 @@ from dmondrian.checkpoint import document
 from dmondrian.checkpoint.new_folder import refuse_data
 from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, change_between
+from dmondrian.data.read_again import place_that_reads
 from dmondrian.errors import (
     CheckpointError,
     CorruptError,
@@ -69,22 +70,52 @@ def check_flag(name: str, value: Any) -> None:
         raise ParameterError(f"{name} must be True or False, got {value!r}")
 
 
-def check_out(out: str | os.PathLike[str]) -> None:
+def part_name(index: int) -> str:
+    """Return the name of a file of scores; names sort in the order of rows."""
+    return f"part-{index:06d}.parquet"
+
+
+def check_out(out: str | os.PathLike[str], *data: Any) -> None:
     """Refuse a folder that scores cannot be written to; leave no file behind.
+
+    Parameters
+    ----------
+    out : str or path
+    *data : object
+        What is scored and what is learned, as given: neither may read the scores.
 
     Raises
     ------
     CheckpointError
         The folder holds Parquet files that are not of scores.
+    ParameterError
+        Scores there would be read as data.
     StoreError
         The folder cannot be written; one with finished scores need not be.
     """
+    refuse_read_again(out, [part_name(0)], *data)
     with suppress(NotFoundError):  # a new one
         store = open_store(out, create=False)
         if store.exists(MANIFEST):
             return
         refuse_data(store, "these scores", ABOUT)
     check_writable(out)
+
+
+def refuse_read_again(out: str | os.PathLike[str], names: Sequence[str], *data: Any) -> None:
+    """Raise if some data would read files of scores, by their names in a folder.
+
+    Raises
+    ------
+    ParameterError
+    """
+    for places in data:
+        place = place_that_reads(places, out, names)
+        if place is not None:
+            raise ParameterError(
+                f"out is {os.fspath(out)} and data are {place}: scores would be read as data the "
+                "next time; choose another folder for them"
+            )
 
 
 def claim(store: Store, about: dict[str, Any], plan: Plan) -> str:

@@ -19,7 +19,7 @@ from dmondrian.errors import ParameterError
 NEEDED, OPTIONAL = ("data", "out"), ("keep", "details", "memory_limit")
 
 
-def check_score_options(options: Mapping[str, Any]) -> None:
+def check_score_options(options: Mapping[str, Any], learned: Any = ()) -> None:
     """Refuse wrong scoring options, as far as known before the plan is made.
 
     Parameters
@@ -27,11 +27,13 @@ def check_score_options(options: Mapping[str, Any]) -> None:
     options : mapping
         Arguments of :func:`dmondrian.distributed.score` by name: "data", "out" and optionally
         "keep", "details" and "memory_limit".
+    learned : object
+        The data of the training, as given: they may not read the scores either.
 
     Raises
     ------
     ParameterError
-        A name is missing or unknown, or a value is not allowed.
+        A name is missing or unknown, a value is not allowed, or scores would be read as data.
     DataError
         There are no rows, files are unreadable, or lack a column to keep.
     CheckpointError
@@ -51,7 +53,7 @@ def check_score_options(options: Mapping[str, Any]) -> None:
     if options.get("delta", False):
         require_deltalake()
     parse_limit(options.get("memory_limit"))
-    check_out(options["out"])
+    check_out(options["out"], options["data"], learned)
     check_readable(options, Schema(columns=()))
 
 

@@ -51,6 +51,7 @@ from dmondrian.distributed.scoring.output_folder import (
     described,
     entry_of,
     finish,
+    part_name,
     sealed,
     verify,
 )
@@ -201,7 +202,7 @@ def score(
     Raises
     ------
     ParameterError
-        The value of an option is not allowed.
+        The value of an option is not allowed, or scores in `out` would be read as data.
     SchemaError
         Columns of the model or of `keep` are missing or of another type; or, with `delta`, of one
         that Delta has not.
@@ -225,7 +226,7 @@ def score(
     if delta:
         require_deltalake()
     model = open_model(os.fspath(model_url))
-    check_out(out)
+    check_out(out, data)
     with with_lags(os.fspath(model_url), data, out) as rows:
         result = _score(
             model, rows, out, keep, details, delta, client, progress, n_workers, threads, limit
@@ -304,11 +305,6 @@ def _needs(model: Model, plan: Plan, parts: Sequence[Part]) -> Needs:
         columns,
         {"sums": (2 * k + 1) if columns else k, "result": k + 1 + columns + 2 * len(parts[0].keep)},
     )
-
-
-def part_name(index: int) -> str:
-    """Return the name of an output file."""
-    return f"part-{index:06d}.parquet"
 
 
 def _check_names(model: Model, details: tuple[str, ...], keep: tuple[str, ...]) -> None:

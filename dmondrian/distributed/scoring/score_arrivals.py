@@ -36,7 +36,13 @@ from dmondrian.distributed.cluster.progress import Progress
 from dmondrian.distributed.scoring.delta_scores import ScoreTable
 from dmondrian.distributed.scoring.memory_plan import parse_limit
 from dmondrian.distributed.scoring.model_info import open_model
-from dmondrian.distributed.scoring.output_folder import ABOUT, MANIFEST, check_flag
+from dmondrian.distributed.scoring.output_folder import (
+    ABOUT,
+    MANIFEST,
+    check_flag,
+    part_name,
+    refuse_read_again,
+)
 from dmondrian.distributed.scoring.preflight import NEEDED, OPTIONAL
 from dmondrian.distributed.scoring.score import score
 from dmondrian.errors import (
@@ -95,11 +101,14 @@ class ScoreArrivals:
         a Delta table of all scores, which each look appends to.
     on_scored : callable or None
         Called with :class:`Scored` after each file.
+    learned : object
+        The data of the run, as given.
 
     Raises
     ------
     ParameterError
-        A name is missing or unknown, a value is not allowed, or "out" holds something else.
+        A name is missing or unknown, a value is not allowed, "out" holds something else, or scores
+        there would be read as data.
     MissingPackageError
         "delta" is wanted, and its package is not installed.
     StoreError
@@ -107,9 +116,13 @@ class ScoreArrivals:
     """
 
     def __init__(
-        self, run: str, options: Mapping[str, Any], on_scored: Callable[[Scored], object] | None
+        self,
+        run: str,
+        options: Mapping[str, Any],
+        on_scored: Callable[[Scored], object] | None,
+        learned: Any = (),
     ) -> None:
-        self._out, self._how, self._table = _checked(options)
+        self._out, self._how, self._table = _checked(options, learned)
         self._run, self._on_scored = run, on_scored
         self._done = _Done(_finished(self._out))
         # Scored files that the table may lack: a process may be killed before it appends them.
@@ -298,7 +311,9 @@ def folder_of(uri: str) -> str:
     return f"{legible}-{hashlib.sha256(uri.encode()).hexdigest()[:16]}"
 
 
-def _checked(options: Mapping[str, Any]) -> tuple[str, dict[str, Any], ScoreTable | None]:
+def _checked(
+    options: Mapping[str, Any], learned: Any
+) -> tuple[str, dict[str, Any], ScoreTable | None]:
     """Return the folder for scores, the options of each scoring, and the Delta table of all."""
     others = sorted(set(options) - {*NEEDED, *OPTIONAL, "delta"})
     missing = [name for name in NEEDED if name not in options]
@@ -311,6 +326,8 @@ def _checked(options: Mapping[str, Any]) -> tuple[str, dict[str, Any], ScoreTabl
     check_flag("details", how.get("details", True))
     check_flag("delta", options.get("delta", False))
     parse_limit(how.get("memory_limit"))
+    of_a_file = f"{folder_of('file.parquet')}/{part_name(0)}"
+    refuse_read_again(options["out"], [of_a_file], options["data"], learned)
     store = open_store(options["out"])
     check_writable(store.url)
     url = store.url.rstrip("/")

@@ -192,6 +192,12 @@ def test_what_cannot_be_scored_so_is_refused(run: str, client: Client, tmp_path:
     file = put(tmp_path, 2)
     score(run, file, tmp_path / "scores", client=client)
     refused({"out": tmp_path / "scores"}, r"holds _score\.json; expected an empty or new folder")
+    for where in ("", "/*/*.parquet", "/../*/*/*"):
+        place = f"{tmp_path}/out{where}"
+        refused({"data": place}, "scores would be read as data")
+        options = {"data": tmp_path / "in", "out": tmp_path / "out"}
+        with pytest.raises(ParameterError, match="scores would be read as data"):
+            ScoreArrivals(run, options, None, learned=[place])
     write_deltalake(tmp_path / "table", rows(0))
     options = {"data": tmp_path / "table", "out": tmp_path / "out"}
     with pytest.raises(ParameterError, match="is a table; expected a folder"):
