@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks import datasets
 from benchmarks.pages import Figure, Number, Page, publish, runs_of, single
 from benchmarks.peers.runner import interpreter, save_input, score
-from benchmarks.peers.worker import BATCH
+from benchmarks.peers.worker import BATCH, PARTS
 from benchmarks.records import RESULTS, Records, table
 
 UNCALIBRATED = {"calibrate": False}  # classifiers only: of numbers nothing is calibrated by default
@@ -369,7 +369,10 @@ def measure_set(
         if peer.startswith("river") and len(dataset.y_train) >= RIVER_ROWS:
             continue
         options: dict[str, Any] = {"parameters": json.dumps(parameters)} if parameters else {}
-        options |= {"warm_rows": BATCH_WARM_ROWS} if peer in BATCH else {"progressive": True}
+        if peer in BATCH:
+            options["warm_rows"] = BATCH_WARM_ROWS
+        else:  # not where the first part has no label that is known
+            options["progressive"] = len(dataset.y_train) > PARTS * parameters.get("delay", 1)
         found = score(peer, rows, peers=args.peers, trees=trees, **options)
         records.add({**record, **found})
         print(f"{name}, {label}: {json.dumps(found)}", file=sys.stderr)

@@ -526,7 +526,9 @@ def main():
     start = time.perf_counter()
     warm = slice(0, args.warm_rows)
     way = run if args.delay is None else prequential
-    at_once = argparse.Namespace(**{**vars(args), "delay": 1, "in_blocks": False})
+    at_once = argparse.Namespace(
+        **{**vars(args), "delay": 1, "in_blocks": False, "progressive": False}
+    )
     predictions, before, _ = way(at_once, X[warm], y[warm], X_test[warm], n_classes)
     answers.write(json.dumps({"warm_seconds": time.perf_counter() - start}) + "\n")
     answers.flush()
