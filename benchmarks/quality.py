@@ -371,8 +371,8 @@ def measure_set(
         options: dict[str, Any] = {"parameters": json.dumps(parameters)} if parameters else {}
         if peer in BATCH:
             options["warm_rows"] = BATCH_WARM_ROWS
-        else:  # not where the first part has no label that is known
-            options["progressive"] = len(dataset.y_train) > PARTS * parameters.get("delay", 1)
+        elif len(dataset.y_train) > PARTS * parameters.get("delay", 1):
+            options["progressive"] = True  # else no label of the first part is known in time
         found = score(peer, rows, peers=args.peers, trees=trees, **options)
         records.add({**record, **found})
         print(f"{name}, {label}: {json.dumps(found)}", file=sys.stderr)
