@@ -4,16 +4,17 @@ Relies on `distributed.LocalCluster`. Promises that they listen on this machine 
 the context; that kernels of default forests are compiled before there are workers, and that each
 worker has a copy of them of its own: Numba's cache replaces its files atomically, but two processes
 that add to one index can each take the same next file name, and the index then names one's code
-for the other's arguments.
+for the other's arguments. Workers that Dask gave up are started again where none is left, as in
+runs on a local cluster.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 from distributed import Client, LocalCluster
@@ -31,12 +32,21 @@ from dmondrian.distributed.cluster.client import (
     warm,
 )
 from dmondrian.distributed.cluster.local_process import LocalProcess
+from dmondrian.distributed.cluster.local_restarts import LocalRestarts
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ClusterError
 
 __all__ = ["local_size", "running", "warm_kernels"]
 
 _ALGORITHMS = (("amf-classifier", 2), ("amf-regressor", 0))  # and numbers of classes
+
+
+class Running(NamedTuple):
+    """A cluster that is running."""
+
+    address: str  # of its scheduler
+    dashboard: str | None  # its address, where it has one
+    restart_lost: Callable[[], None]  # to be called often
 
 
 def warm_kernels() -> None:
@@ -48,8 +58,8 @@ def warm_kernels() -> None:
 @contextmanager
 def running(
     n_workers: int, threads: int, tls: Tls, scheduler_file: Path, kernels: Path
-) -> Iterator[tuple[str, str | None]]:
-    """Run a scheduler and its workers; yields its address, and its dashboard's if it has one."""
+) -> Iterator[Running]:
+    """Run a scheduler and its workers until the context ends."""
     security = encrypted(tls.ca, tls.cert, tls.key)
     has_dashboard = importlib.util.find_spec("bokeh") is not None
     try:
@@ -70,7 +80,12 @@ def running(
             register_plugin(client, LocalProcess())
             started.scale(n_workers)
             client.wait_for_workers(n_workers, timeout=START_SECONDS)
-            yield started.scheduler_address, started.dashboard_link if has_dashboard else None
+            restarts, workers = LocalRestarts(client), started.scheduler.workers
+            yield Running(
+                started.scheduler_address,
+                started.dashboard_link if has_dashboard else None,
+                lambda: restarts.look(len(workers)),
+            )
     except (OSError, RuntimeError, TimeoutError) as error:
         raise ClusterError(f"{n_workers} workers could not be started: {error}") from error
     finally:

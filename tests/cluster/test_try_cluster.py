@@ -11,16 +11,19 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from distributed import Client
+from distributed import Client, Nanny
 
 from dmondrian._numba.cache import cache_folder
+from dmondrian.cli import encrypted_cluster
 from dmondrian.cli.cluster import connected
 from dmondrian.cli.tls import Tls
 from dmondrian.cli.try_cluster import _dashboard
+from dmondrian.distributed.cluster import local_restarts
 from dmondrian.distributed.cluster.client import encrypted
 from dmondrian.errors import ClusterError, JobError
 from tests.cli.command import TIMEOUT, call, digests, start, train_words
 from tests.cluster.conftest import Running, kill, start_cluster
+from tests.distributed.conftest import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -111,6 +114,31 @@ def test_a_local_cluster_is_encrypted_where_certificates_are_given(strangers: Tl
         assert client.scheduler.address.startswith("tls://127.0.0.1:")
         assert all(address.startswith("tls://") for address in client.run(os.getpid))
         assert client.submit(sum, [1, 2]).result(timeout=60) == 3
+
+
+def close_soon(dask_worker: Nanny) -> None:
+    """End a worker as a nanny does that cannot start its process, once the answer is sent."""
+    dask_worker.loop.call_later(0.1, dask_worker.close)
+
+
+def test_workers_that_dask_gave_up_are_started_again(
+    strangers: Tls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_restarts, "GRACE_SECONDS", 0.0)
+    options = (1, 1, strangers, tmp_path / "scheduler.json", tmp_path / "kernels")
+    security = encrypted(strangers.ca, strangers.cert, strangers.key)
+    with (
+        encrypted_cluster.running(*options) as its,
+        Client(its.address, security=security, set_as_default=False) as client,
+    ):
+        (first,) = client.scheduler_info()["workers"]
+        client.run(close_soon, nanny=True)
+        wait_until(lambda: not client.scheduler_info()["workers"])
+        time.sleep(1.0)
+        assert not client.scheduler_info()["workers"]  # nobody else starts it
+        its.restart_lost()
+        wait_until(lambda: len(client.scheduler_info()["workers"]) == 1)
+        assert first not in client.scheduler_info()["workers"]
 
 
 @pytest.mark.parametrize(
