@@ -415,7 +415,7 @@ def test_it_is_fixed_and_found_anew_by_fit() -> None:
 def test_a_column_of_which_no_value_is_known_is_warned_of() -> None:
     days = pd.Categorical(pd.to_datetime(np.where(LABELS == "yes", "2020-01-01", "2021-01-01")))
     model = AMFClassifier(**ON).fit(FRAME.assign(town=days), LABELS)
-    texts = FRAME.assign(town=days.astype(str).to_numpy(object))
+    texts = FRAME.assign(town=np.array(days.astype(str), object))
     with pytest.warns(UserWarning, match="none of 8 values of the column 'town' is one of its 2"):
         model.predict(texts[:8])
     model.predict(texts[:7])  # they may be new

@@ -94,7 +94,7 @@ def test_units_and_kinds_of_times_change_nothing() -> None:
     for times in (
         DAYS.astype("datetime64[s]"), DAYS.astype("datetime64[ns]"), DAYS.tolist(),
         DAYS.astype("datetime64[us]").tolist(), stamps, zoned, pd.DatetimeIndex(zoned),
-        zoned.tolist(), stamps.tolist(), zoned.dt.to_pydatetime(),
+        zoned.tolist(), stamps.tolist(), pd.DatetimeIndex(zoned).to_pydatetime(),
     ):  # fmt: skip
         with warnings.catch_warnings():
             warnings.simplefilter("error")
