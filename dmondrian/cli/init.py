@@ -199,7 +199,7 @@ def _drift_lines(algorithm: str) -> list[str]:
         return []
     return [
         '# drift = "follow" # where the world changes along the rows; takes much longer',
-        "# delay = 1 # with it: rows that are predicted before the first of their labels is known",
+        "# delay = 64 # with it: rows whose labels come together; 1 where each is known at once",
         '# experts = ["mondrian", "boosted", "scaled"] # with it: mixes boosted, scaled trees',
     ]
 
