@@ -21,9 +21,9 @@ MOST_LATE = 0.01
 """Share of rows that may come late before one is warned of it."""
 
 
-LONGEST_ADVISED = 1024
-"""Delay that is advised at most: a longer one makes no later file cheaper, as weights that few
-blocks taught are hardly better than none (`benchmarks/drift/later.py`)."""
+LONGEST_ADVISED = 256
+"""Delay that is advised at most: with longer ones later files are forecast worse on most streams,
+as weights that few blocks taught are hardly better than none (`benchmarks/drift/later.py`)."""
 
 
 def longest_delay(n_rows: int) -> int:

@@ -100,7 +100,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         weights that know no label of it, and learned after its last row. Say how the forest will
         be asked: 1 where each label is known before the next row is predicted; for a file that is
         predicted before its labels are known, as tables that are scored later, the rows of such a
-        file, 1024 at most, as weights for longer ones come from too few blocks to be better.
+        file, 256 at most, as weights for longer ones come from too few blocks to be better.
         Labels that each come so many rows late are no blocks: learn rows when their labels
         are known, with a quarter of these rows as the delay, since what waits for its block
         makes predictions older still; or with 64 where rows near in time are no more alike than

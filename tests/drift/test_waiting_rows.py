@@ -76,4 +76,4 @@ def test_the_delay_that_is_advised_leaves_few_rows_that_wait(
 def test_it_is_the_rows_of_the_file_where_these_are_few() -> None:
     assert delay_for_later(60_000, 12) == 12
     assert delay_for_later(3) == 1
-    assert delay_for_later(21_000) == 1000
+    assert delay_for_later(2_100) == 233

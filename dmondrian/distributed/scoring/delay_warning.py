@@ -1,6 +1,7 @@
 """A warning about forests that follow the stream, asked for more rows than they wait for labels.
 
-Relies on nothing that learns. Promises to warn of a delay that is clearly longer alone.
+Relies on nothing that learns. Promises to warn where rows clearly outlast the delay, and a longer
+one is known to be better.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from dmondrian._text.wording import counted
-from dmondrian.drift.waiting_rows import LONGEST_ADVISED, SHARE, delay_for_later
+from dmondrian.drift.waiting_rows import delay_for_later
 from dmondrian.ensemble.settings.parameters import ForestParameters
 
 _log = logging.getLogger("dmondrian")
@@ -18,7 +19,7 @@ _CLEARLY = 4  # times the delay
 def warn_of_delay(
     parameters: ForestParameters, n_rows: int, n_trained: int, delay: int | None = None
 ) -> None:
-    """Warn if rows are forecast far later than the weights of a forest's mixtures were learned for.
+    """Warn if a forest with a longer delay would forecast rows better, as far as is known.
 
     Parameters
     ----------
@@ -33,14 +34,10 @@ def warn_of_delay(
     if not parameters.follows_stream:
         return
     period, delay = parameters.following.period, delay or parameters.following.delay
-    if n_rows <= _CLEARLY * delay:
-        return
     better = delay_for_later(n_trained, n_rows)
+    if n_rows <= _CLEARLY * delay or better <= delay:
+        return
     advice = f"with delay = {better}, or without drift, whichever forecasts such a file better"
-    if better <= delay:
-        advice = "without drift"
-        if n_trained < SHARE * LONGEST_ADVISED:
-            advice = f"on more than its {n_trained:,} rows, for a longer delay, or without drift"
     known = "at once" if delay == 1 else f"{delay:,} rows later"
     if period is not None:
         known = f"{period} later, which was {counted(delay, 'row')} at last"

@@ -23,13 +23,14 @@ PLAIN = ForestParameters("amf-classifier", 2, 2, 0, alpha=0.25, charge_opening=F
         (1, 5, 10**6, "known at once, and forecasts 5 rows before any of their labels"),
         (64, 1000, 10**6, "known 64 rows later, and forecasts 1,000 rows before"),
         # A longer one is worth no more, and this one leaves few rows that wait.
-        (1, 10**6, 10**6, "train it with delay = 1005, or without drift"),
+        (1, 10**6, 10**6, "train it with delay = 254, or without drift"),
+        (256, 10**6, 10**6, None),
+        (1024, 10**6, 10**6, None),
         # More would leave nothing, or little, to learn.
-        (1, 10**6, 2000, "train it with delay = 500, or without drift"),
-        (1, 1000, 3999, "train it with delay = 999, or without"),
-        (1024, 10**6, 10**6, "train it without drift"),
-        (64, 1000, 256, "train it on more than its 256 rows, for a longer delay, or without drift"),
-        (1, 1000, 3, "train it on more than its 3 rows"),
+        (1, 10**6, 800, "train it with delay = 200, or without drift"),
+        (1, 1000, 799, "train it with delay = 199, or without"),
+        (64, 1000, 256, None),
+        (1, 1000, 3, None),
     ],
 )
 def test_a_delay_that_is_clearly_longer_is_warned_of(

@@ -76,7 +76,7 @@ def test_a_run_records_what_an_estimator_has_at_the_same_rows(
     assert ("boosted sets" in page) is is_boosted
     text, remarks = call("describe", tmp_path / "run1")
     assert f"{words}):" in text
-    advice = "for such files train with [forest] delay = 576, and the metrics"
+    advice = "for such files train with [forest] delay = 256, and the metrics"
     assert (advice in page) is (advice in remarks) is (delay == 1)
     share = ages[-1]["shares"][-1]
     assert (f"{share:.0%} at row 2,304\n" in text) is is_boosted
