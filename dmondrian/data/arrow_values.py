@@ -2,8 +2,8 @@
 
 Relies on pyarrow's casts. Promises: every type maps to exactly one kind or to a reason for leaving
 the column out; NaN counts as null; the text of a value does not depend on how a file stores it
-(``1``, ``1.0`` and a dictionary of either have the text ``"1"``); times are never Python's, which
-hold the years 1 to 9999 only.
+(``1``, ``1.0``, a decimal ``1.00`` and a dictionary of any have the text ``"1"``); times are never
+Python's, which hold the years 1 to 9999 only.
 
 Shapes: n rows.
 """
@@ -74,10 +74,12 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def flatten(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Return a column as one array, without extension types."""
+    """Return a column as one array, without extension types, decimals with 128 bits or more."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):  # combine_chunks gives chunks back beyond 2 GB of text
         array = pa.concat_arrays(array.chunks)
+    if pa.types.is_decimal32(array.type) or pa.types.is_decimal64(array.type):
+        return array.cast(pa.decimal128(array.type.precision, array.type.scale))  # coded by Arrow
     return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
@@ -200,11 +202,29 @@ def text_of(value: object) -> str | None:
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (float, Decimal)):
+    if isinstance(value, Decimal):
+        return _decimal_text(value)
+    if isinstance(value, float):
         if value != value:
             return None
         return str(int(value)) if value == value // 1 else str(value)
     return str(value)
+
+
+def _decimal_text(value: Decimal) -> str:
+    """Return the text of the float with these digits, if there is one, else all of the digits.
+
+    Zeros behind them are those of the type of a file, and no part of the value.
+    """
+    if value == value.to_integral_value():
+        return str(int(value))
+    text = str(float(value))
+    return text if Decimal(text) == value else f"{value:f}".rstrip("0")
+
+
+def plain_level(level: str) -> str:
+    """Return the text of a decimal of which earlier versions kept the zeros of its type."""
+    return _decimal_text(Decimal(level))
 
 
 def statistic_number(value: object) -> float | None:

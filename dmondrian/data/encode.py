@@ -31,6 +31,7 @@ from dmondrian.data.arrow_values import (
     as_numbers,
     as_texts,
     flatten,
+    plain_level,
 )
 from dmondrian.data.cyclic_parts import CENTRE, FIRST_WEEKDAY, cyclic_part
 from dmondrian.data.schema import CYCLIC_PARTS, Column, Label, Schema
@@ -343,7 +344,11 @@ def level_numbers(column: Column, data: pa.ChunkedArray | pa.Array) -> IntArray:
 
 def level_places(column: Column) -> dict[str, int]:
     """Return the number of each level of a category; all others have the next one."""
-    return {level: i for i, level in enumerate(column.levels)}
+    places = {level: i for i, level in enumerate(column.levels)}
+    if column.type.startswith("decimal"):
+        for i, level in enumerate(column.levels):
+            places.setdefault(plain_level(level), i)
+    return places
 
 
 def write_levels(column: Column, numbers: IntArray, features: Matrix) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -156,6 +157,13 @@ def test_level_cap_keeps_the_most_frequent_and_breaks_ties_by_value(write: Write
         (pa.array([date(2024, 1, 2), date(2024, 1, 1)]), ["2024-01-01", "2024-01-02"]),
         (pa.array([b"x", b"y"]), ["x", "y"]),
         (pa.array([3, 1, 3]).dictionary_encode(), ["1", "3"]),
+        (pa.array([Decimal("1.50"), Decimal("2.00")], pa.decimal128(9, 2)), ["1.5", "2"]),
+        (pa.array([Decimal("1.50"), Decimal("2.00")], pa.decimal32(5, 2)), ["1.5", "2"]),
+        (pa.array([Decimal(10**37), Decimal(1)], pa.decimal128(38, 0)), ["1", "1" + 37 * "0"]),
+        (
+            pa.array([Decimal(f"{10**33}.50"), Decimal(1)], pa.decimal128(38, 2)),
+            ["1", f"{10**33}.5"],
+        ),
     ],
 )
 def test_any_column_can_be_made_categorical(
@@ -174,6 +182,21 @@ def test_category_stored_as_other_numbers_has_the_same_levels(write: Write) -> N
         levels = (read_all(plan).X * 3).tolist()
         assert levels == [[0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
         assert read_all(plan).counts["null:c"] == 1
+
+
+@pytest.mark.parametrize("levels", [("0.5", "1.25", "2"), ("0.50", "1.25", "2")])
+def test_decimals_of_any_scale_have_the_levels_of_floats(
+    write: Write, levels: tuple[str, ...]
+) -> None:
+    # earlier versions kept the zeros of the type: "0.50"
+    values = ["0.50", "1.25", "2.00"]
+    two = pa.array(map(Decimal, values), pa.decimal128(9, 2))
+    schema = make_plan(write({"c": two}), categorical=["c"]).schema
+    schema = replace(schema, columns=(replace(schema.columns[0], levels=levels),))
+    three = two.cast(pa.decimal128(12, 3))
+    for column in (two, three, two.cast(pa.float64()), pa.array(["0.5", "1.25", "2"])):
+        X = read_all(make_scoring_plan(write({"c": column}, "other.parquet"), schema)).X
+        np.testing.assert_array_equal(X.argmax(axis=1), [0, 1, 2])
 
 
 def test_special_level_names_in_the_data_stay_apart(write: Write) -> None:

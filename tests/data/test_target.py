@@ -40,6 +40,7 @@ def targets(plan: Plan) -> list[float]:
         (pa.array([2**64 - 1, 0, 2**64 - 2], pa.uint64()), (0, 2**64 - 2, 2**64 - 1), [2, 0, 1]),
         (pa.array([2.0, -1.0, 2.0]), (-1, 2), [1, 0, 1]),
         (pa.array([Decimal("2.0"), Decimal("1.0")]), (1, 2), [1, 0]),
+        (pa.array([Decimal("2.0"), Decimal("1.0")], pa.decimal64(9, 1)), (1, 2), [1, 0]),
         (pa.array([5, 3, 5]).dictionary_encode(), (3, 5), [1, 0, 1]),
         (pa.array(["b", "a"]).cast(pa.dictionary(pa.uint8(), pa.string())), ("a", "b"), [1, 0]),
     ],
@@ -100,6 +101,7 @@ def test_timestamps_are_no_labels(write: Write) -> None:
         pa.array([3, 1, 2], pa.int32()),
         pa.array([3.0, 1.0, 2.0], pa.float32()),
         pa.array([Decimal("3.00"), Decimal("1.00"), Decimal("2.00")]),
+        pa.array([Decimal("3.00"), Decimal("1.00"), Decimal("2.00")], pa.decimal32(3, 2)),
     ],
     ids=lambda y: str(y.type),
 )
