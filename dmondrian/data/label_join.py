@@ -288,6 +288,8 @@ class LabelJoin:
             type_ = pa.int64()  # pandas writes whole numbers as fractions where some are missing
         elif pa.types.is_string(type_):
             type_ = pa.large_string()
+        elif pa.types.is_decimal32(type_) or pa.types.is_decimal64(type_):
+            type_ = pa.decimal128(type_.precision, type_.scale)  # which Arrow compares
         is_fit = pa.types.is_integer(type_) or pa.types.is_large_string(type_)
         if not is_fit and not pa.types.is_temporal(type_) and not pa.types.is_decimal(type_):
             raise DataError(

@@ -20,7 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dmondrian.data.arrow_arrays import dtype_of
+from dmondrian.data.arrow_values import is_bytes, is_text
 from dmondrian.data.source import open_uri
+from dmondrian.data.tables import without_views
 from dmondrian.errors import CheckpointError, CorruptError, DataError, FencedError, ParameterError
 from dmondrian.store import open_store
 
@@ -164,7 +166,9 @@ def _without(uri: str, key: str, keys: pa.Array) -> tuple[bytes, int, int]:
         with pq.ParquetWriter(sink, schema, write_page_checksum=True) as writer:
             for group in range(parquet.metadata.num_row_groups):
                 table = parquet.read_row_group(group)
-                kept = table.filter(pc.invert(_is_in(table[key], keys, uri)))
+                plain = without_views(table)
+                kept = plain.filter(pc.invert(_is_in(table[key], keys, uri)))
+                kept = kept if plain is table else kept.cast(table.schema)
                 n_out += len(table) - len(kept)
                 n_rows += len(kept)
                 if len(kept):
@@ -217,14 +221,21 @@ def _is_in(column: pa.ChunkedArray, keys: pa.Array, uri: str) -> pa.ChunkedArray
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as one of a type whose values Arrow compares."""
     kind = column.type
-    return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
+    if pa.types.is_dictionary(kind):
+        return column.cast(kind.value_type)
+    if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
+        return column.cast(pa.decimal128(kind.precision, kind.scale))
+    return without_views(pa.table([column], [""]))[0]
 
 
 def _as_values(keys: pa.Array, kind: pa.DataType, uri: str) -> pa.Array:
     """Return keys as values of a type; null where that has no such value."""
+    if pa.types.is_null(kind):  # a file without any
+        return pa.nulls(len(keys))
     try:
-        if pa.types.is_string(keys.type) and not _is_text(kind):
+        if pa.types.is_string(keys.type) and not is_text(kind) and not is_bytes(kind):
             keys = pc.utf8_trim_whitespace(keys)
         if not pa.types.is_integer(kind) or pa.types.is_uint64(kind):
             return keys.cast(kind)
@@ -244,7 +255,3 @@ def _as_values(keys: pa.Array, kind: pa.DataType, uri: str) -> pa.Array:
         return pc.if_else(fits, whole, pa.scalar(None, pa.int64())).cast(kind)
     except (pa.ArrowException, ValueError) as error:
         raise ParameterError(f"the keys are no values of the column of {uri}: {error}") from error
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

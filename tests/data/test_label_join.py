@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -352,8 +353,12 @@ def test_old_and_deleted_files_are_given_up_with_a_warning(
         (["a", "b"], pa.array(["b", "c"]).dictionary_encode()),
         (pa.array([1, 2], pa.int8()), pa.array([2, 3], pa.uint64())),
         (pa.array([1, 2], pa.timestamp("us")), pa.array([2, 3], pa.timestamp("us"))),
+        (
+            pa.array([Decimal(1), Decimal(2)], pa.decimal32(5, 0)),
+            pa.array([Decimal(2), Decimal(3)], pa.decimal32(5, 0)),
+        ),
     ],
-    ids=["texts", "whole numbers", "times"],
+    ids=["texts", "whole numbers", "times", "decimals"],
 )
 def test_keys_are_compared_whatever_their_width(place: Place, keys: Any, others: Any) -> None:
     pq.write_table(pa.table({"id": keys}), place.folder / "rows" / "a.parquet")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,27 @@ def test_spaces_of_keys_count_where_values_are_strings(tmp_path: Path) -> None:
     assert find_rows([words], "who", keys).rows_left == (1,)
     numbers = written(tmp_path / "b.parquet", who=[5, 6])
     assert find_rows([numbers], "who", keys.slice(1)).rows_left == (1,)
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        pa.array(["1", " 2", None], pa.string_view()),
+        pa.array(["1", " 2", None], pa.large_string()),
+        pa.array([b"1", b" 2", None]),
+        pa.array([b"1", b" 2", None], pa.binary_view()),
+        pa.array([Decimal("1.00"), Decimal("2.00"), None], pa.decimal32(5, 2)),
+        pa.array([Decimal("1.00"), Decimal("2.00"), None], pa.decimal128(38, 2)),
+    ],
+    ids=lambda who: str(who.type),
+)
+def test_keys_of_types_that_arrow_does_not_compare(tmp_path: Path, who: pa.Array) -> None:
+    file = written(tmp_path / "a.parquet", who=who, note=pa.array("xyz", pa.string_view()))
+    empty = written(tmp_path / "b.parquet", who=pa.nulls(2))
+    keys, out = pa.array(["1", " 2", "3"]), tmp_path / "rows"
+    found = find_rows([file, empty], "who", keys)
+    assert (found.in_no_row, found.rows_left) == (1, (1, 2))
+    assert [one.left_out for one in copy_without([file, empty], str(out), "who", keys)] == [2, 0]
+    copy = pq.read_table(out / "00000001.parquet")
+    assert copy.schema.types == [who.type, pa.string_view()]
+    assert copy.to_pylist() == [{"who": None, "note": "z"}]
