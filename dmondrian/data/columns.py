@@ -340,6 +340,11 @@ def was_text(column: Column) -> bool:
     return column.type.startswith(("string", "large_string", "dictionary", "string_view"))
 
 
+def has_times(column: Column) -> bool:
+    """Whether values of a column are times, also where each is a category."""
+    return column.kind == TIME or (column.kind == CATEGORY and column.type.startswith("timestamp"))
+
+
 def _nearest(name: str, columns: Sequence[str]) -> str:
     folded = {column.lower().strip(): column for column in columns}
     hits = difflib.get_close_matches(name.lower().strip(), list(folded), n=1)

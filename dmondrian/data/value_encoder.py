@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from dmondrian.data.arrow_values import CATEGORY, NUMBER, IntArray, text_of
-from dmondrian.data.columns import was_text
+from dmondrian.data.columns import has_times, was_text
 from dmondrian.data.encode import Matrix, encode_features, level_places
 from dmondrian.data.number_block import NumberBlock
 from dmondrian.data.schema import Column, Schema
@@ -48,7 +48,7 @@ class ValueEncoder:
         self._block = NumberBlock(schema)
         columns, starts = schema.columns, self._block.starts.tolist()
         numbers = self._block.columns.tolist()
-        levels = [i for i, column in enumerate(columns) if column.kind == CATEGORY]
+        levels = [i for i, one in enumerate(columns) if one.kind == CATEGORY and not has_times(one)]
         rest = sorted(set(range(len(columns))).difference(numbers, levels))
         self._n_features = schema.n_features
         self._kinds = [(column.name, *_kinds_of(column)) for column in columns]
@@ -153,7 +153,7 @@ def _kinds_of(column: Column) -> tuple[frozenset[type], list[frozenset[type]]]:
     kinds: list[set[type]] = [{str}]
     if column.kind == NUMBER:
         kinds = [{int, float}, {bool}]
-    elif column.kind == CATEGORY and not was_text(column):
+    elif column.kind == CATEGORY and not was_text(column) and not has_times(column):
         kinds = [{str}, {int}, {float}, {bool}]
     together = [frozenset({*some, _NULL}) for some in kinds]
     return frozenset().union(*together), together

@@ -10,6 +10,7 @@ from typing import Any
 
 from dmondrian import __version__
 from dmondrian.data import Column
+from dmondrian.data.columns import has_times
 from dmondrian.serving.request_rows import ARROW, JSON, LONGEST_KEY, MOST_ROWS
 from dmondrian.serving.served_model import ServedModel
 
@@ -160,7 +161,7 @@ def _value(model: ServedModel, column: Column | None) -> dict[str, Any]:
         return {"type": ["string", "number", "boolean", "null"]}
     if column is None:
         return {"type": ["number", "null"] if model.takes_nulls else "number"}
-    if column.kind == "time":
+    if has_times(column):
         has_zone = "tz=" in column.type
         text = "ISO 8601" + ("" if has_zone else " without a zone, such as 2026-01-31T12:00:00")
         shape: dict[str, Any] = {"type": ["string", "null"], "description": text}

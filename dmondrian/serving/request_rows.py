@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from dmondrian._text.wording import counted
 from dmondrian.data import Schema
+from dmondrian.data.columns import has_times
 from dmondrian.data.value_encoder import ValueEncoder
 from dmondrian.errors import DataError, SchemaError
 
@@ -314,7 +315,7 @@ class ColumnReader:
         self._makes: dict[str, Callable[[Sequence[Any]], pa.Array]] = {}
         self._texts: set[str] = set()
         for column in () if schema is None else schema.columns:
-            if column.kind == "time":
+            if has_times(column):
                 kind = pa.timestamp("us", "UTC" if "tz=" in column.type else None)
                 self._makes[column.name] = _times(column.name, kind)
             elif column.kind in ("category", "text"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,38 @@ def test_answers_of_a_run_are_its_scores_bit_for_bit(run) -> None:
     columns = {name: [row[name] for row in rows[:7]] for name in rows[0]}
     (as_columns,) = replies(model, [asked(model, {"columns": columns, "details": True})])
     assert as_columns["columns"] == {name: [s[name] for s in scores[:7]] for name in scores[0]}
+
+
+def test_categories_of_times_and_decimals_are_found_by_what_json_has(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    which = rng.integers(0, 4, 200)
+    starts = [datetime(2026, 1, 1 + int(k), 12, tzinfo=UTC) for k in which]
+    columns = {
+        "zoned": pa.array(starts, pa.timestamp("ms", "Europe/Vienna")),
+        "plain": pa.array([one.replace(tzinfo=None) for one in starts], pa.timestamp("us")),
+        "day": pa.array([one.date() for one in starts]),
+        "price": pa.array([Decimal(int(k)) / 4 for k in which], pa.decimal128(8, 2)),
+    }
+    table = pa.table({**columns, "y": which > 1})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with worker_threads(1) as (_, client):
+        forest = AMFClassifier(n_estimators=3, random_state=0)
+        how = {"target": "y", "categorical": [*columns], "client": client}
+        train(forest, tmp_path / "rows.parquet", run=tmp_path / "run", **how)
+        score(tmp_path / "run", tmp_path / "rows.parquet", tmp_path / "scores", client=client)
+    scores = table_of(tmp_path / "scores").to_pylist()
+    rows = table.drop_columns(["y"]).to_pylist()
+    rows = [
+        {name: float(v) if name == "price" else v.isoformat() for name, v in row.items()}
+        for row in rows
+    ]
+    model = served(tmp_path / "run")
+    (at_once,) = replies(model, [asked(model, rows)])
+    assert at_once["rows"] == scores
+    alone = replies(model, [asked(model, [row]) for row in rows[:20]])
+    assert [one["rows"][0] for one in alone] == scores[:20]
+    (error,) = replies(model, [asked(model, [{**rows[0], "plain": "yesterday"}])])
+    assert "no time" in str(error)
 
 
 def test_arrow_is_answered_with_arrow(run) -> None:
