@@ -43,6 +43,7 @@ from dmondrian.data.source import (
 from dmondrian.data.web import is_web
 from dmondrian.errors import DataError, MissingPackageError, PlanError
 from dmondrian.store.failures import advice_on_answer
+from dmondrian.store.store import s3_is_on_this_machine
 
 LOG = "_delta_log"
 _VERSION = re.compile(r"(?P<table>.+)@v(?P<version>\d+)", re.DOTALL)
@@ -385,9 +386,13 @@ def address_of(location: str) -> str:
 
 
 def options_of(location: str) -> dict[str, str]:
-    """Return options for `deltalake` that a URL gives to the file system."""
-    given = {} if is_local(location) else dict(parse_qsl(urlsplit(location).query))
-    options = {}
+    """Return options for `deltalake` that a URL gives to the file system, or this machine's S3."""
+    if is_local(location):
+        return {}
+    split = urlsplit(location)
+    given, options = dict(parse_qsl(split.query)), {}
+    if split.scheme in ("s3", "s3a") and s3_is_on_this_machine():
+        options["aws_allow_http"] = "true"
     if "region" in given:
         options["aws_region"] = given["region"]
     if "endpoint_override" in given:

@@ -406,12 +406,17 @@ def _s3_client_options() -> dict[str, Any] | None:
     None elsewhere: options that are given here hide those of the environment (of proxies and
     certificates, say). An answer may take as long as here by obstore's own default.
     """
+    if not s3_is_on_this_machine():
+        return None
+    return {"allow_http": True, "timeout": timedelta(seconds=ANSWER_SECONDS)}
+
+
+def s3_is_on_this_machine() -> bool:
+    """Return whether plain http to S3 is allowed without AWS_ALLOW_HTTP, which is not set."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     parts = urlsplit(endpoint)
     is_loopback = parts.scheme == "http" and parts.hostname in LOOPBACK
-    if not is_loopback or "AWS_ALLOW_HTTP" in os.environ:
-        return None
-    return {"allow_http": True, "timeout": timedelta(seconds=ANSWER_SECONDS)}
+    return is_loopback and "AWS_ALLOW_HTTP" not in os.environ
 
 
 def _flush(root: Path, name: str) -> None:

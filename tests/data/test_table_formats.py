@@ -240,7 +240,6 @@ def table() -> Iterator[str]:
 
     with moto_server() as endpoint, pytest.MonkeyPatch.context() as patch:
         set_credentials(patch, endpoint)
-        patch.setenv("AWS_ALLOW_HTTP", "true")
         boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket="lake")
         delta_table("s3://lake/deep/a table")
         yield "s3://lake/deep/a table"
