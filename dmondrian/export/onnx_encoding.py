@@ -21,7 +21,7 @@ import numpy as np
 from dmondrian.data import Schema
 from dmondrian.data.arrow_values import MICROS_PER_DAY, MOST_MICROS
 from dmondrian.data.cyclic_parts import CENTRE, FIRST_WEEKDAY, RISE, SINE
-from dmondrian.data.encode import FARTHEST, IMPUTED, bounds_of
+from dmondrian.data.encode import FARTHEST, IMPUTED, bounds_of, level_places
 from dmondrian.data.schema import Column
 from dmondrian.errors import ParameterError
 from dmondrian.export.graph import Graph
@@ -101,7 +101,7 @@ def _without_infinity(graph: Graph, micros: str, lower: int, upper: int) -> str:
 def _category(graph: Graph, column: Column) -> str:
     """Add the indicators of levels, others and nulls; an index beyond them is 0 everywhere."""
     n_levels = len(column.levels)
-    places = {"": n_levels + 1} | {level: i for i, level in enumerate(column.levels)}
+    places = {"": n_levels + 1} | level_places(column)
     index = graph.add(
         "LabelEncoder",
         graph.input(column.name, np.str_, 1),

@@ -102,6 +102,13 @@ def test_points_of_circles_are_those_of_the_run(columns) -> None:
     np.testing.assert_array_equal(features(Schema((column,)), feed), wanted)
 
 
+def test_decimals_of_earlier_versions_are_found_by_either_text() -> None:
+    levels = ("0.50", "2")  # the type's zeros were a part of them
+    column = Column("c", "category", "decimal128(8, 2)", levels=levels, n_distinct=2)
+    feed = {"c": np.array([["0.50"], ["0.5"], ["2"], ["0.25"]], object)}
+    assert features(Schema((column,)), feed).argmax(axis=1).tolist() == [0, 0, 1, 2]
+
+
 def test_infinite_numbers_and_spans_beyond_float64() -> None:
     wide = Column("wide", "number", "double", -1.5e308, 1.5e308, ("value",))
     plain = Column("plain", "number", "double", 0.0, 4.0, ("value",))

@@ -141,7 +141,7 @@ def finished_plan(base: Run) -> Plan:
         at = 0 if newest is None else newest.position
         raise CheckpointError(
             f"{base.url} has learned {at} of {plan.n_rows} rows: finish it with the command that "
-            "trains it, then grow it"
+            "trains it, then run this again"
         )
     return plan
 
