@@ -9,18 +9,30 @@ with it. One that fails or is interrupted removes what it wrote, or leaves it to
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import accumulate
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dmondrian.checkpoint.held_out import NAME as HELD_OUT_NAME
 from dmondrian.checkpoint.kept_shares import names_of
 from dmondrian.checkpoint.opening import RUN_NAME
 from dmondrian.checkpoint.parts import Pieces, part_folder, pieces, tree_range
 from dmondrian.checkpoint.run import BLOBS, Run
-from dmondrian.checkpoint.stream import BATCHES, FOLDER, LAGS, PLACES_NAME, PLAN_NAME
-from dmondrian.errors import FencedError, ParameterError, StoreError
+from dmondrian.checkpoint.stream import (
+    BATCHES,
+    BATCHES_NOTE,
+    FOLDER,
+    LAGS,
+    PLACES_NAME,
+    PLAN_NAME,
+)
+from dmondrian.errors import CorruptError, FencedError, ParameterError, StoreError
 from dmondrian.store import Store, open_store
 
 _Read = Callable[[], bytes]
@@ -105,18 +117,43 @@ def copied_pieces(run: Run) -> Pieces:
 
 def beside_shards(run: Run) -> Iterator[tuple[str, _Read]]:
     """Yield names of what a copy of a run has beside its shards and manifest, and what reads it."""
-    batches = sorted(run.store.list(BATCHES))[-1:]  # it has the position of the source
-    lags = _lagged(run)
+    batches, lags = _batches(run), _lagged(run)
     plans, shares = run.store.list(FOLDER), names_of(run)
     for name in (PLAN_NAME, PLACES_NAME, *plans, *batches, *lags, *shares, HELD_OUT_NAME, RUN_NAME):
         if run.store.exists(name):  # a saved model has no plan, many runs no held-out data
             yield name, partial(run.store.get, name)
 
 
+def _batches(run: Run) -> list[str]:
+    """Return the files of a source's rows that a copy has: those with rows that are not learned.
+
+    And the newest one, which has the position of the source.
+    """
+    names = sorted(run.store.list(BATCHES))
+    if not names:
+        return []
+    newest = pa.BufferReader(run.store.get(names[-1]))
+    try:
+        sizes = json.loads((pq.read_schema(newest).metadata or {})[BATCHES_NOTE])["sizes"]
+        begin = next((n for n, end in enumerate(accumulate(sizes)) if end > _learned(run)), None)
+    except (pa.ArrowException, LookupError, TypeError, ValueError) as error:
+        raise CorruptError(
+            f"{run.url} has {names[-1]}, without the position of its source: {error!r}"
+        ) from error
+    if begin is None:
+        return names[-1:]
+    return [name for name in names if _position(name) > begin]  # numbered from 1
+
+
+def _learned(run: Run) -> int:
+    """Return the position of the checkpoint that is copied."""
+    manifests = run.manifests()
+    return (manifests[-1] if manifests else 0) if run.position is None else run.position
+
+
 def _lagged(run: Run) -> list[str]:
     """Return the files with lags that a copy has: those it needs to go on, and what lags need."""
-    manifests = run.manifests()
-    learned = (manifests[-1] if manifests else 0) if run.position is None else run.position
+    learned = _learned(run)
     names = sorted(run.store.list(LAGS))
     rows = [name for name in names if name.count("/") == 1]
     states = [name for name in names if name.startswith(f"{LAGS}/_state/")]

@@ -38,6 +38,7 @@ PLAN_NAME = "plan.parquet"
 PLACES_NAME = "places.json"
 FOLDER = "plans"
 BATCHES = "batches"
+BATCHES_NOTE = b"dmondrian.batches"  # metadata of its files: the rows of each one so far, and more
 LAGS = "_lags"
 STAGED = "stream"
 PARQUET_MAGIC = b"PAR1"

@@ -32,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dmondrian.checkpoint.stream import BATCHES_NOTE
 from dmondrian.data.footers import open_parquet
 from dmondrian.data.paths import ROWS_IN_MEMORY
 from dmondrian.errors import CorruptError, DataError, FencedError, ParameterError
@@ -40,7 +41,6 @@ from dmondrian.store import ExistsError, open_store
 FILE_ROWS = 65_536
 """Rows with which a file ends, with the batch that has them."""
 
-_ABOUT = b"dmondrian.batches"
 _NAME = re.compile(r"\d{10}\.parquet")
 
 Partition: TypeAlias = int | str
@@ -364,7 +364,7 @@ class BatchFiles:
             "inside": inside,
         }
         plain = table.replace_schema_metadata(
-            {**(table.schema.metadata or {}), _ABOUT: json.dumps(about).encode()}
+            {**(table.schema.metadata or {}), BATCHES_NOTE: json.dumps(about).encode()}
         )
         sink = pa.BufferOutputStream()
         pq.write_table(plain, sink, row_group_size=FILE_ROWS, write_page_checksum=True)
@@ -384,7 +384,7 @@ class BatchFiles:
         if not names:
             return _State(Position())
         uri = f"{self._store.url.rstrip('/')}/{names[-1]}"
-        about = (open_parquet(uri).schema_arrow.metadata or {}).get(_ABOUT)
+        about = (open_parquet(uri).schema_arrow.metadata or {}).get(BATCHES_NOTE)
         if about is None:
             raise DataError(f"{uri} was not written by this; take it out")
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from distributed import Client
 from dmondrian import DataError, DMondrianError, ParameterError
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.copying import copy_model
+from dmondrian.checkpoint.migrating import migrate
 from dmondrian.data import Position, batch_files
 from dmondrian.distributed import TrainedRun, follow, train
+from dmondrian.distributed.cluster.events import Event
 from dmondrian.distributed.training import batch_source
 from tests.distributed.conftest import ROWS, digests, forest
 
@@ -104,6 +106,33 @@ def test_a_source_that_fails_is_learned_once(
         file.unlink()
     with pytest.raises(DataError, match="where to begin is not known"):
         train(forest(), source, run=copy.url, **options(client))
+
+
+@pytest.mark.parametrize("write", [copy_model, migrate])
+def test_a_copy_that_is_made_amid_a_round_goes_on(
+    rows: pa.Table,
+    client: Client,
+    undisturbed: TrainedRun,
+    tmp_path: Path,
+    write: Callable[[str, Path], Any],
+) -> None:
+    run, copy, first = tmp_path / "run", tmp_path / "copy", []
+
+    def copy_first(event: Event) -> None:
+        if event.kind == "checkpoint" and not first:
+            first.append(event.values["position"])
+            write(f"{run}@{first[0]}", copy)
+
+    def source(position: Position) -> Iterator[pa.RecordBatch]:
+        yield from rows.slice(position.rows).to_batches()
+
+    train(forest(), source, run=run, on_event=copy_first, **options(client))
+    assert first[0] < ROWS
+    names = sorted(path.name for path in (copy / "batches").iterdir())
+    assert names[0] == f"{first[0] // 700 + 1:010d}.parquet"  # with the first row not learned
+    found = train(forest(), source, run=copy, **options(client))
+    assert found.summary["rows"] == ROWS - first[0]
+    assert digests(found) == digests(undisturbed)
 
 
 def test_the_first_round_ends_at_its_row_however_batches_are_cut(
