@@ -35,6 +35,9 @@ from dmondrian.checkpoint.stream import (
 from dmondrian.errors import CorruptError, FencedError, ParameterError, StoreError
 from dmondrian.store import Store, open_store
 
+SERVING = "serving"
+"""Folder of what a saved estimator that learns while it serves knows of rows by key."""
+
 _Read = Callable[[], bytes]
 
 
@@ -119,9 +122,15 @@ def beside_shards(run: Run) -> Iterator[tuple[str, _Read]]:
     """Yield names of what a copy of a run has beside its shards and manifest, and what reads it."""
     batches, lags = _batches(run), _lagged(run)
     plans, shares = run.store.list(FOLDER), names_of(run)
-    for name in (PLAN_NAME, PLACES_NAME, *plans, *batches, *lags, *shares, HELD_OUT_NAME, RUN_NAME):
+    data = (*plans, *batches, *lags, *shares, keys_name(_learned(run)))
+    for name in (PLAN_NAME, PLACES_NAME, *data, HELD_OUT_NAME, RUN_NAME):
         if run.store.exists(name):  # a saved model has no plan, many runs no held-out data
             yield name, partial(run.store.get, name)
+
+
+def keys_name(position: int) -> str:
+    """Return the name of the keys of rows that wait for labels, or were learned, at a position."""
+    return f"{SERVING}/{position:018d}.arrow"
 
 
 def _batches(run: Run) -> list[str]:

@@ -28,13 +28,13 @@ from typing import Any
 import numpy as np
 
 from dmondrian.checkpoint import Run
+from dmondrian.checkpoint.copying import SERVING, keys_name
 from dmondrian.checkpoint.lease import Lease
 from dmondrian.checkpoint.pruning import prune_while_training
 from dmondrian.errors import DataError, DMondrianError, NotFoundError, ParameterError, StoreError
 from dmondrian.serving.served_model import ServedModel
 from dmondrian.serving.waiting_keys import WaitingKeys
 
-FOLDER = "serving"
 MOST_BYTES = 2**31  # of stored keys
 KEPT = 3
 """Checkpoints that stay, the newest ones."""
@@ -118,7 +118,7 @@ class Learner:
 
     def _stored_keys(self, most: int) -> WaitingKeys:
         try:
-            data = self._run.store.get(_name(self.saved), MOST_BYTES)
+            data = self._run.store.get(keys_name(self.saved), MOST_BYTES)
         except NotFoundError:
             return WaitingKeys(self.model.n_columns, most)
         return WaitingKeys.from_arrow(data, self.model.n_columns, most)
@@ -252,7 +252,7 @@ class Learner:
         position, store = self.model.position, self._run.store
         try:
             self._lease.check()
-            store.put(_name(position), keys.to_arrow())
+            store.put(keys_name(position), keys.to_arrow())
             self.model.estimator.save(self._run.url)
         except StoreError:
             self._note()  # the store may be back in a moment: it is tried again
@@ -260,10 +260,10 @@ class Learner:
         except DMondrianError as error:
             self.failure = f"what was learned cannot be saved: {error}"
             if position != self.saved:  # keys of rows that no checkpoint has learned
-                store.delete([_name(position)])
+                store.delete([keys_name(position)])
             raise
         self.saved = position
-        store.delete([name for name in store.list(FOLDER) if name != _name(position)])
+        store.delete([name for name in store.list(SERVING) if name != keys_name(position)])
         prune_while_training(self._run, position, KEPT, ())
 
     def about(self) -> Mapping[str, Any]:
@@ -327,7 +327,3 @@ def lesson_of(labels: Any, keys: list[str] | None, rows: np.ndarray | None) -> L
     if len(labels) != n:
         raise DataError(f"{len(labels)} labels came for {n} rows")
     return Lesson(labels, keys, rows)
-
-
-def _name(position: int) -> str:
-    return f"{FOLDER}/{position:018d}.arrow"

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ import pytest
 from openapi_spec_validator import validate
 
 from dmondrian import AMFClassifier, AMFRegressor, load
+from dmondrian.checkpoint.copying import copy_model
+from dmondrian.checkpoint.migrating import migrate
 from dmondrian.errors import DataError, FencedError
 from dmondrian.serving.learner import Learner, lesson_of
 from dmondrian.serving.request_queue import SLICE, BusyError, RequestQueue
@@ -367,6 +369,26 @@ def test_a_lesson_that_has_begun_is_learned_whole_at_the_end(tmp_path: Path) -> 
     assert not again.keys.is_learned("a 0")  # 3 are remembered
     with pytest.raises(DataError, match="at most 3 wait"):
         again.wait_for_labels(list("abcd"), X[:4])
+
+
+@pytest.mark.parametrize("write", [copy_model, migrate])
+def test_a_copy_knows_the_rows_that_wait_and_were_learned(
+    tmp_path: Path, write: Callable[[Path, Path], Any]
+) -> None:
+    fitted().save(tmp_path / "model")
+    X, y = stream(3, 2)
+    learner = Learner(ServedModel(Address.find(str(tmp_path / "model"))), 9, 1, 1.0)
+    learner.wait_for_labels(["waits", "learned"], X)
+    rows, labels, _ = learner.begin(lesson_of(y[1:].tolist(), ["learned"], None))
+    learner.learn(rows, labels)
+    learner.save(learner.freeze_keys())
+    learner.close()
+    write(tmp_path / "model", tmp_path / "copy")
+    copy = Learner(ServedModel(Address.find(str(tmp_path / "copy"))), 9, 1, 1.0)
+    copy.close()
+    assert copy.saved == 301
+    assert copy.keys.is_learned("learned")
+    np.testing.assert_array_equal(copy.keys.rows_of(["waits"]), X[:1])
 
 
 def test_a_lesson_that_the_end_of_a_server_cut_is_learned_whole(tmp_path: Path) -> None:
