@@ -4,7 +4,8 @@ Relies on the pieces of a run. Promises a folder that loads, scores and goes on 
 does at that position; without what only the run needs: earlier checkpoints, attempts, leases.
 
 The manifest is written last: what a killed copy leaves is no model, and the same copy again goes on
-with it. One that fails or is interrupted removes what it wrote, or leaves it to be gone on with.
+with it. One that fails or is interrupted removes what it wrote, or leaves it to be gone on with. The
+run may be in work: its plans are those of one moment, and a copy of what it takes away fails.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ from dmondrian.checkpoint.stream import (
     PLACES_NAME,
     PLAN_NAME,
 )
-from dmondrian.errors import CorruptError, FencedError, ParameterError, StoreError
+from dmondrian.errors import (
+    CheckpointError,
+    CorruptError,
+    FencedError,
+    NotFoundError,
+    ParameterError,
+    StoreError,
+)
 from dmondrian.store import Store, open_store
 
 SERVING = "serving"
@@ -63,7 +71,7 @@ def copy_model(
     Raises
     ------
     CheckpointError
-        There is no model.
+        There is no model, or the run has taken the checkpoint away meanwhile.
     CorruptError
         A part of it is damaged or missing.
     ParameterError
@@ -92,12 +100,20 @@ def copy_pieces(
         for name, read in objects.items():
             if put_object(target, name, read()):
                 written.append(name)
-    except BaseException:
-        if not resumable:
+    except BaseException as error:
+        is_gone = isinstance(error, CorruptError) and not _are_there(found)
+        if not resumable or is_gone or type(error) is CheckpointError:
             with suppress(StoreError):  # what stays is no model, and in nobody's way
                 target.delete(written)
+        if is_gone:
+            raise _gone(model, found[0][1].name) from error
         raise
     return Run.open(target.url), len(written)
+
+
+def _are_there(found: Pieces) -> bool:
+    """Return whether the checkpoints of a model and its parts are still there."""
+    return all(run.store.exists(manifest.name) for run, manifest in found)
 
 
 def copied_pieces(run: Run) -> Pieces:
@@ -120,12 +136,47 @@ def copied_pieces(run: Run) -> Pieces:
 
 def beside_shards(run: Run) -> Iterator[tuple[str, _Read]]:
     """Yield names of what a copy of a run has beside its shards and manifest, and what reads it."""
-    batches, lags = _batches(run), _lagged(run)
-    plans, shares = run.store.list(FOLDER), names_of(run)
-    data = (*plans, *batches, *lags, *shares, keys_name(_learned(run)))
-    for name in (PLAN_NAME, PLACES_NAME, *data, HELD_OUT_NAME, RUN_NAME):
-        if run.store.exists(name):  # a saved model has no plan, many runs no held-out data
+    for name in (PLAN_NAME, PLACES_NAME):
+        if run.store.exists(name):  # a saved model has no plan
             yield name, partial(run.store.get, name)
+    for name, data in _plans(run).items():
+        yield name, partial(bytes, data)
+    for name in (*_batches(run), *_lagged(run), *names_of(run)):
+        yield name, partial(_get, run, name)
+    for name in (keys_name(_learned(run)), HELD_OUT_NAME, RUN_NAME):
+        if run.store.exists(name):  # most runs have neither keys nor held-out data
+            yield name, partial(run.store.get, name)
+
+
+def _plans(run: Run) -> dict[str, bytes]:
+    """Return plans and links of a run as they are at one moment: one in work takes some away."""
+    names = run.store.list(FOLDER)
+    while True:
+        before, found = names, {}
+        try:
+            found = {name: run.store.get(name) for name in before}
+        except NotFoundError:
+            if (names := run.store.list(FOLDER)) == before:
+                raise
+            continue
+        if (names := run.store.list(FOLDER)) == before:
+            return found
+
+
+def _get(run: Run, name: str) -> bytes:
+    """Return an object that was listed."""
+    try:
+        return run.store.get(name)
+    except NotFoundError as error:
+        raise _gone(run, name) from error
+
+
+def _gone(run: Run, name: str) -> CheckpointError:
+    """Return the error of an object that a run in work has taken away."""
+    return CheckpointError(
+        f"{run.url} went on meanwhile, and {name} is not needed there any more: copy it again; if "
+        "that is so each time, have the run keep more checkpoints, or copy it when it rests"
+    )
 
 
 def keys_name(position: int) -> str:
