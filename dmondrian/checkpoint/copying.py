@@ -4,8 +4,8 @@ Relies on the pieces of a run. Promises a folder that loads, scores and goes on 
 does at that position; without what only the run needs: earlier checkpoints, attempts, leases.
 
 The manifest is written last: what a killed copy leaves is no model, and the same copy again goes on
-with it. One that fails or is interrupted removes what it wrote, or leaves it to be gone on with. The
-run may be in work: its plans are those of one moment, and a copy of what it takes away fails.
+with it. One that fails or is interrupted removes what it wrote, or leaves it to be gone on with.
+The run may be in work: its plans are those of one moment, and a copy of what it takes away fails.
 """
 
 from __future__ import annotations
