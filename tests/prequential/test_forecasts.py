@@ -26,7 +26,7 @@ from dmondrian import (
 )
 from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.distributed.training.ledger import Ledger
-from dmondrian.distributed.worker.messages import OK, Answer, BlockAnswer
+from dmondrian.distributed.worker.messages import OK, Answer, ChunkAnswer
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.forest.forest import Forest
 from dmondrian.prequential import forecasts
@@ -115,10 +115,10 @@ def metrics_of(
                 forest, rows[start:stop], y[start:stop], own, n_threads,
                 position=start, n_trees=TREES, samples=calibrate,
             )  # fmt: skip
-            block = BlockAnswer(start, *reported)
+            chunk = ChunkAnswer(start, *reported)
             if number == 0:
-                block.y, block.weight = y[start:stop], own
-            answer = Answer(OK, number, "here", stop, [block])
+                chunk.y, chunk.weight = y[start:stop], own
+            answer = Answer(OK, number, "here", stop, [chunk])
             ledger.take(number, unit.index, answer)
     while ledger.settled < len(units):
         ledger.settle()

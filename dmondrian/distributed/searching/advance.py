@@ -1,4 +1,4 @@
-"""The task of a worker: some candidates learn the rows of a round, each block decoded once.
+"""The task of a worker: some candidates learn the rows of a round, each chunk decoded once.
 
 Relies on the plan and on the states of the round before, in the search's folder. Promises states
 and metrics that a training of the same settings has at the same row, whoever computes them and how
@@ -17,9 +17,9 @@ from dmondrian.data import Plan, read_chunk
 from dmondrian.distributed.metrics.progressive import Progressive, read_counts
 from dmondrian.distributed.scoring.model_info import plan_here
 from dmondrian.distributed.training.ledger import Ledger
-from dmondrian.distributed.worker.block_cache import PreparedChunk
+from dmondrian.distributed.worker.chunk_cache import PreparedChunk
 from dmondrian.distributed.worker.messages import OK, Answer, Step
-from dmondrian.distributed.worker.shard import Shard, learn_block
+from dmondrian.distributed.worker.shard import Shard, learn_chunk
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.drift.drift_forest import empty_shard, forest_from_state
 from dmondrian.drift.guard import Guard
@@ -111,9 +111,9 @@ def _learn(one: _Learning, chunk: Any, unit: Unit, prepared: PreparedChunk, thre
         "", "", 0, "", start=unit.start, stop=unit.stop, forecasts=one.ledger.needs_forecasts,
         with_labels=True, samples=one.ledger.calibration is not None, n_threads=threads,
     )  # fmt: skip
-    learn_block(chunk, one.shard, prepared, step)
-    blocks = [one.shard.answers.pop(unit.start)]
-    one.ledger.take(0, unit.index, Answer(OK, 0, "", position=unit.stop, blocks=blocks))
+    learn_chunk(chunk, one.shard, prepared, step)
+    chunks = [one.shard.answers.pop(unit.start)]
+    one.ledger.take(0, unit.index, Answer(OK, 0, "", position=unit.stop, chunks=chunks))
     one.ledger.settle()
 
 

@@ -770,8 +770,8 @@ class Coordinator:
                 self._fail(state, found, unit)
                 return
             self._ledger.take(state.shard, unit, found)
-            for block in found.blocks:
-                self._ledger.take_sums(state.shard, unit + 1, block.next_sums)
+            for chunk in found.chunks:
+                self._ledger.take_sums(state.shard, unit + 1, chunk.next_sums)
             state.done = unit + 1
             if unit > state.best:
                 state.best, state.failures, state.lost_workers = unit, 0, 0

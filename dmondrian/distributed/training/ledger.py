@@ -23,11 +23,11 @@ from dmondrian.distributed.metrics.progressive import WORSE, Progressive
 from dmondrian.distributed.metrics.sortedness import Sortedness
 from dmondrian.distributed.training.minibatch_barrier import MinibatchBarrier
 from dmondrian.distributed.worker.add_forecasts import (
-    RunningBlockSums,
+    RunningChunkSums,
     sums_of,
     without_forecasts,
 )
-from dmondrian.distributed.worker.messages import Answer, BlockAnswer, BlockSums
+from dmondrian.distributed.worker.messages import Answer, ChunkAnswer, ChunkSums
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.drift.age_weights import cut_at_marks
 from dmondrian.drift.guard import Guard, added, share_width
@@ -60,7 +60,7 @@ class _Forecasts:
     """Forecasts of a unit."""
 
     shards: set[int] = field(default_factory=set)  # that they are of
-    sums: list[RunningBlockSums] = field(default_factory=list)  # of each block, over these shards
+    sums: list[RunningChunkSums] = field(default_factory=list)  # of each chunk, over these shards
 
 
 class Ledger:
@@ -173,13 +173,13 @@ class Ledger:
     def take(self, shard: int, unit: int, answer: Answer) -> None:
         """Record an answer; repeated ones are ignored."""
         if not self.has(shard, unit):
-            if any(block.has_forecasts for block in answer.blocks):
-                own = [sums_of(shard, block) for block in answer.blocks]
+            if any(chunk.has_forecasts for chunk in answer.chunks):
+                own = [sums_of(shard, chunk) for chunk in answer.chunks]
                 self.take_forecasts(unit, {shard}, own)
                 answer = without_forecasts(answer)
             self._answers.setdefault(unit, {})[shard] = answer
 
-    def take_forecasts(self, unit: int, shards: set[int], sums: list[BlockSums]) -> set[int]:
+    def take_forecasts(self, unit: int, shards: set[int], sums: list[ChunkSums]) -> set[int]:
         """Record forecasts of a unit, summed over shards; return those that are without.
 
         Sums of shards some of which have forecasts already are not used.
@@ -188,15 +188,15 @@ class Ledger:
         ----------
         unit : int
         shards : set of int
-        sums : list of BlockSums
-            Of each block of the unit.
+        sums : list of ChunkSums
+            Of each chunk of the unit.
         """
         if unit < self.settled:
             return set()
         there = self._forecasts.setdefault(unit, _Forecasts())
         if there.shards.isdisjoint(shards):
             there.shards |= shards
-            there.sums = there.sums or [RunningBlockSums() for _ in sums]
+            there.sums = there.sums or [RunningChunkSums() for _ in sums]
             for whole, own in zip(there.sums, sums, strict=True):
                 whole.add(own)
         return shards - there.shards
@@ -224,16 +224,16 @@ class Ledger:
         answers = self._answers.pop(self.settled)
         self.settled += 1
         mean = self.mean(unit.index)
-        by_shard = [answers[shard].blocks for shard in sorted(answers)]
+        by_shard = [answers[shard].chunks for shard in sorted(answers)]
         forecasts = self._forecasts.pop(unit.index, _Forecasts())
         # Whoever takes an answer sees to it that its forecasts are there, perhaps in a sum.
         assert len(forecasts.shards) in (0, self._n_shards)
         n_each = self._n_shards // self._n_parts
         for first in range(0, self._n_shards, n_each):  # shards of the same rows
-            for i, blocks in enumerate(zip(*by_shard[first : first + n_each], strict=True)):
-                self._score(blocks, mean, forecasts.sums[i] if forecasts.sums else None)
-                if self._sortedness is not None and blocks[0].y is not None:
-                    self._sortedness.add(blocks[0].y)
+            for i, chunks in enumerate(zip(*by_shard[first : first + n_each], strict=True)):
+                self._score(chunks, mean, forecasts.sums[i] if forecasts.sums else None)
+                if self._sortedness is not None and chunks[0].y is not None:
+                    self._sortedness.add(chunks[0].y)
         saved = {
             shard: shard_entry(answer.saved, answer.base)
             for shard, answer in sorted(answers.items())
@@ -246,21 +246,21 @@ class Ledger:
 
     def _score(
         self,
-        blocks: tuple[BlockAnswer, ...],
+        chunks: tuple[ChunkAnswer, ...],
         mean: np.ndarray | None,
-        sums: RunningBlockSums | None,
+        sums: RunningChunkSums | None,
     ) -> None:
         """Add the counts of consecutive rows, and score their forecasts, summed over trees.
 
         ``mean`` is the mean prediction of all trees, if known; ``sums`` are over all shards.
         """
-        first = blocks[0]
+        first = chunks[0]
         for name, count in first.counts.items():
             if count:
                 self.counts[name] = self.counts.get(name, 0) + int(count)
         if first.y is None:
             return
-        sampled = [block.sampled for block in blocks if block.sampled is not None]
+        sampled = [chunk.sampled for chunk in chunks if chunk.sampled is not None]
         drawn = add(sampled) if sampled else None  # where rows are not forecast but for these
         if sums is not None and sums.sampled is not None:
             drawn = sums.sampled
@@ -287,55 +287,55 @@ class Ledger:
             _log.warning(WORSE)
 
     def _cover(
-        self, mean: np.ndarray, std: np.ndarray | None, block: BlockAnswer, n_early: int
+        self, mean: np.ndarray, std: np.ndarray | None, chunk: ChunkAnswer, n_early: int
     ) -> None:
         """Count how many labels lie below quantiles, or within intervals, as they are forecast."""
         assert self.progressive is not None  # both are checked by the caller
-        assert block.y is not None
-        w = np.ones(len(block.y)) if block.weight is None else block.weight
+        assert chunk.y is not None
+        w = np.ones(len(chunk.y)) if chunk.weight is None else chunk.weight
         coverage = self.progressive.outcomes.coverage
         if self._parameters.levels:
-            coverage.add_quantiles(mean, self._parameters.levels, block.y, w)
+            coverage.add_quantiles(mean, self._parameters.levels, chunk.y, w)
         elif std is not None:  # no label was learned before the first rows
             known = np.where(np.cumsum(w > 0.0) > n_early, std, np.nan)
-            coverage.add_deviations(mean[:, 0] - block.y, known, w)
+            coverage.add_deviations(mean[:, 0] - chunk.y, known, w)
 
-    def _turns(self, block: BlockAnswer) -> list[int] | None:
-        """Return which rows of a block are forecast after the one before them was learned.
+    def _turns(self, chunk: ChunkAnswer) -> list[int] | None:
+        """Return which rows of a chunk are forecast after the one before them was learned.
 
         None where the delay tells it.
         """
         assert self.progressive is not None  # both are checked by the caller
-        assert block.y is not None
+        assert chunk.y is not None
         if self.progressive.kind == SLICES:
-            return [start for start, _ in slices(block.start, len(block.y), block.dropped)]
+            return [start for start, _ in slices(chunk.start, len(chunk.y), chunk.dropped)]
         if self.progressive.kind == BATCHES:
-            begins = batch_at(block.start, self._parameters.joint.batch_size)[0] == block.start
-            return [0] if begins and len(block.y) else []
+            begins = batch_at(chunk.start, self._parameters.joint.batch_size)[0] == chunk.start
+            return [0] if begins and len(chunk.y) else []
         if self.guard is not None and self.guard.blocks.is_timed:
-            rows = np.arange(len(block.y)) if block.weight is None else np.flatnonzero(block.weight)
+            rows = np.arange(len(chunk.y)) if chunk.weight is None else np.flatnonzero(chunk.weight)
             return [
                 int(rows[part.start])
-                for part, is_after_end, _ in self._cut(self.guard, block)
+                for part, is_after_end, _ in self._cut(self.guard, chunk)
                 if is_after_end or self.guard.position + part.start == 0
             ]
         return None
 
-    def _cut(self, guard: Guard, block: BlockAnswer) -> list[LabelBlock]:
+    def _cut(self, guard: Guard, chunk: ChunkAnswer) -> list[LabelBlock]:
         """Return the blocks of the rows of positive weight, which the guard has not learned."""
-        y, times = block.y, block.times
+        y, times = chunk.y, chunk.times
         assert y is not None  # checked by the caller
-        kept = np.ones(len(y), np.bool_) if block.weight is None else block.weight > 0.0
+        kept = np.ones(len(y), np.bool_) if chunk.weight is None else chunk.weight > 0.0
         own = None if times is None else times[kept]
         return list(guard.blocks.cut(guard.position, int(np.count_nonzero(kept)), own))
 
-    def _n_early(self, guard: Guard, block: BlockAnswer) -> int:
+    def _n_early(self, guard: Guard, chunk: ChunkAnswer) -> int:
         """Return how many rows of positive weight are forecast before any is learned."""
         if not guard.blocks.is_timed:
             return guard.blocks.delay - guard.position
         if guard.rows_so_far["learned"]:
             return 0
-        return sum(part.stop - part.start for part, *_ in self._cut(guard, block)[:1])
+        return sum(part.stop - part.start for part, *_ in self._cut(guard, chunk)[:1])
 
     def _warn_of_drift(self) -> None:
         """Warn, once, if the last rows show that the stream drifts."""
@@ -348,19 +348,19 @@ class Ledger:
         _log.warning("%s%s", what, drift_advice(its.algorithm, its.follows_stream))
 
     def _guarded(
-        self, guard: Guard, block: BlockAnswer, sums: RunningBlockSums
+        self, guard: Guard, chunk: ChunkAnswer, sums: RunningChunkSums
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the forecasts of consecutive rows by a guard, which learns their labels.
 
         Of numbers also standard deviations of the label, float64 [n]. Rows of weight 0 have none,
         and count nothing: all classes are as likely there, numbers 0.
         """
-        y, w, shares = block.y, block.weight, sums.shares
+        y, w, shares = chunk.y, chunk.weight, sums.shares
         assert y is not None  # checked by the caller
         assert shares is not None  # all shards have forecast
         kept = np.ones(len(y), np.bool_) if w is None else w > 0.0
         weights = np.empty(0) if w is None else w[kept]
-        times = None if block.times is None else block.times[kept]
+        times = None if chunk.times is None else chunk.times[kept]
         start, found, n_rows = guard.position, [], int(np.count_nonzero(kept))
         noted = {
             start + part.stop: np.concatenate(
@@ -445,7 +445,7 @@ class Ledger:
         return np.where((np.cumsum(kept) <= n_early)[:, None], label, mean)
 
     def _calibrated(self, mean: np.ndarray, y: np.ndarray, drawn: Sampled | None) -> np.ndarray:
-        """Return a block's forecasts, each calibrated by the rows before it."""
+        """Return a chunk's forecasts, each calibrated by the rows before it."""
         if self.calibration is None or drawn is None:
             return calibrated(mean, self.calibration)
         result, start = np.empty_like(mean), 0
@@ -469,7 +469,7 @@ class Ledger:
         self.progressive.outcomes.coverage.add_deviations(error, std, one.hits)
 
     def _calibrate(self, drawn: Sampled | None, y: np.ndarray) -> None:
-        """Update the calibration with sampled forecasts of a block's rows."""
+        """Update the calibration with sampled forecasts of a chunk's rows."""
         if self.calibration is not None and drawn is not None:
             self.calibration = self.calibration.after(drawn, y, self._n_trees)
 

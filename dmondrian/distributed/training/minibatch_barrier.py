@@ -1,6 +1,6 @@
 """Barrier of mini-batch fits: mean predictions of all trees, where cell values are fitted jointly.
 
-A unit is the rows of one mini-batch in one block. When a shard has learned a unit, it returns its
+A unit is the rows of one mini-batch in one chunk. When a shard has learned a unit, it returns its
 trees' summed predictions of the next one (``next_sums``). The sums of all shards, added in the
 order of the shards and divided by the number of trees, are sent with the orders to learn that unit.
 So each shard gets one order per unit, and none before all shards have learned the previous unit.

@@ -1,1 +1,1 @@
-"""Code that runs on workers: messages, work units, cached blocks, shards of the forest."""
+"""Code that runs on workers: messages, work units, cached chunks, shards of the forest."""

@@ -24,8 +24,8 @@ from dmondrian.distributed.worker.messages import (
     OK,
     AddedForecasts,
     Answer,
-    BlockAnswer,
-    BlockSums,
+    ChunkAnswer,
+    ChunkSums,
     Reply,
     Step,
 )
@@ -37,7 +37,7 @@ FAN_IN = 16
 """Replies that one task joins."""
 
 
-class RunningBlockSums:
+class RunningChunkSums:
     """Sums of what shards forecast of consecutive rows, one shard after the other.
 
     Takes the memory of one shard's forecasts, see :class:`RunningSum`.
@@ -49,7 +49,7 @@ class RunningBlockSums:
         self.shares: Shares | None = None
         self.ages: dict[int, dict[int, Any]] = {}
 
-    def add(self, part: BlockSums) -> None:
+    def add(self, part: ChunkSums) -> None:
         """Add forecasts of other shards, which are not changed."""
         if part.total is not None:
             self._total = self._total or RunningSum()
@@ -73,24 +73,24 @@ class RunningBlockSums:
         """Summed forecasts, None if there are none."""
         return None if self._total is None else self._total.whole
 
-    def sums(self) -> BlockSums:
+    def sums(self) -> ChunkSums:
         """Return what was added."""
-        return BlockSums(self.total, self.sampled, self.shares, self.ages)
+        return ChunkSums(self.total, self.sampled, self.shares, self.ages)
 
 
-def sums_of(shard: int, block: BlockAnswer) -> BlockSums:
+def sums_of(shard: int, chunk: ChunkAnswer) -> ChunkSums:
     """Return what one shard forecast."""
-    return BlockSums(
-        block.total, block.sampled, block.shares, {shard: block.ages} if block.ages else {}
+    return ChunkSums(
+        chunk.total, chunk.sampled, chunk.shares, {shard: chunk.ages} if chunk.ages else {}
     )
 
 
 def without_forecasts(answer: Answer) -> Answer:
     """Return an answer without what is in sums."""
-    blocks = [
-        replace(block, total=None, sampled=None, shares=None, ages={}) for block in answer.blocks
+    chunks = [
+        replace(chunk, total=None, sampled=None, shares=None, ages={}) for chunk in answer.chunks
     ]
-    return replace(answer, blocks=blocks)
+    return replace(answer, chunks=chunks)
 
 
 def add_forecasts(orders: Sequence[Step], answers: Sequence[Answer], least: int = 2) -> Reply:
@@ -104,13 +104,13 @@ def add_forecasts(orders: Sequence[Step], answers: Sequence[Answer], least: int 
         if (
             answer.status == OK
             and order.forecasts
-            and all(block.has_forecasts for block in answer.blocks)
+            and all(chunk.has_forecasts for chunk in answer.chunks)
         ):
             by_rows.setdefault((order.start, order.stop), []).append(place)
     reply = Reply(list(answers))
     for (start, stop), places in by_rows.items():
         if len(places) >= least:
-            of_shards = [[sums_of(answers[p].shard, b) for b in answers[p].blocks] for p in places]
+            of_shards = [[sums_of(answers[p].shard, c) for c in answers[p].chunks] for p in places]
             reply.added.append(AddedForecasts(start, stop, places, _added(of_shards)))
             for place in places:
                 reply.answers[place] = without_forecasts(answers[place])
@@ -137,13 +137,13 @@ def join_replies(replies: Sequence[Reply]) -> Reply:
     return whole
 
 
-def _added(parts: Sequence[Sequence[BlockSums]]) -> list[BlockSums]:
-    """Return the sums of each block of a unit over disjoint sets of shards."""
-    return [_added_block(some) for some in zip(*parts, strict=True)]
+def _added(parts: Sequence[Sequence[ChunkSums]]) -> list[ChunkSums]:
+    """Return the sums of each chunk of a unit over disjoint sets of shards."""
+    return [_added_chunk(some) for some in zip(*parts, strict=True)]
 
 
-def _added_block(parts: Iterable[BlockSums]) -> BlockSums:
-    running = RunningBlockSums()
+def _added_chunk(parts: Iterable[ChunkSums]) -> ChunkSums:
+    running = RunningChunkSums()
     for part in parts:
         running.add(part)
     return running.sums()

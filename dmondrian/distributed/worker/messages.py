@@ -78,8 +78,8 @@ class Bundle(Generic[_Orders]):
 
 
 @dataclass
-class BlockAnswer:
-    """A shard's results for consecutive rows of one chunk."""
+class ChunkAnswer:
+    """A shard's results for consecutive rows of one chunk, or of a part of one."""
 
     start: int  # position of the first row
     # What is forecast is None also where it is in `AddedForecasts`.
@@ -121,7 +121,7 @@ class Answer:
     shard: int
     worker: str
     position: int = -1  # rows the shard has learned; -1 where there is no shard
-    blocks: list[BlockAnswer] = field(default_factory=list)
+    chunks: list[ChunkAnswer] = field(default_factory=list)
     saved: tuple[str, int] | None = None  # digest and bytes of the state at the step's stop
     base: tuple[str, int] | None = None  # of the state that this one is the difference from, if any
     summary: Summary | None = None  # of the trees in that state
@@ -133,13 +133,13 @@ class Answer:
 
 
 @dataclass
-class BlockSums:
+class ChunkSums:
     """Sums of some shards' forecasts of consecutive rows; None for those not asked for."""
 
     total: Summed | None = None
     sampled: Sampled | None = None
     shares: Shares | None = None
-    # by shard: see `BlockAnswer`; they are not added
+    # by shard: see `ChunkAnswer`; they are not added
     ages: dict[int, dict[int, np.ndarray]] = field(default_factory=dict)
 
 
@@ -150,7 +150,7 @@ class AddedForecasts:
     start: int  # position of the unit's first row
     stop: int
     orders: list[int]  # places in the reply of the answers that they are left out of
-    sums: list[BlockSums]  # of each block of the unit
+    sums: list[ChunkSums]  # of each chunk of the unit
 
 
 @dataclass

@@ -16,8 +16,8 @@ import numpy as np
 from dmondrian.checkpoint.deltas import Base, Encoded, encode_state
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.data import Chunk
-from dmondrian.distributed.worker.block_cache import PreparedChunk
-from dmondrian.distributed.worker.messages import BlockAnswer, Step
+from dmondrian.distributed.worker.chunk_cache import PreparedChunk
+from dmondrian.distributed.worker.messages import ChunkAnswer, Step
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.errors import ClusterError
 from dmondrian.forest.forest import Forest
@@ -45,7 +45,7 @@ class Shard:
     is_running: bool = False
     end: int = 0  # position that the running step ends at
     failed: int = 0  # `recalls` of the step that failed last
-    answers: dict[int, BlockAnswer] = field(default_factory=dict)  # by first row, until scored
+    answers: dict[int, ChunkAnswer] = field(default_factory=dict)  # by first row, until scored
     next_batch: Piece | None = None  # rows after `position` added to the trees, but not fitted yet
     saved: dict[int, Saved] = field(default_factory=dict)  # by position
     # by position: an encoded state that is not stored yet
@@ -63,13 +63,13 @@ class Shard:
                 kept.pop(old, None)
 
 
-def learn_block(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step) -> None:
+def learn_chunk(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step) -> None:
     """Forecast and learn the next rows of one chunk, and advance the shard's position."""
     first, last = shard.position, min(chunk.stop, order.stop)
     X, about = prepared.between(first - chunk.start, last - chunk.start)
     assert about.y is not None  # as prepared
     forest, rows = shard.forest, (X, about.y, about.weight)
-    answer = BlockAnswer(first)
+    answer = ChunkAnswer(first)
     if order.forecasts and forest.parameters.follows_stream:
         members: Any = forest
         answer.shares = members.share_and_learn(*rows, order.n_threads, about.times)
@@ -99,7 +99,7 @@ def learn_jointly(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: St
     if order.mean is None or len(order.mean) != len(y) or len(shard.next_batch.rows) != len(y):
         raise ClusterError(f"rows {order.start} to {order.stop} were not added to these trees")
     apply_targets(shard.forest, shard.next_batch, y, w, order.mean)
-    answer = BlockAnswer(order.start)
+    answer = ChunkAnswer(order.start)
     if order.with_labels:
         answer.y, answer.weight = y, w
         if prepared.earlier is not None:

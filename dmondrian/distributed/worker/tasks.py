@@ -36,8 +36,8 @@ from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.distributed.cluster.code_version import code_digest
 from dmondrian.distributed.cluster.free_memory import free_memory
 from dmondrian.distributed.worker.add_forecasts import add_forecasts
-from dmondrian.distributed.worker.block_cache import (
-    BlockCache,
+from dmondrian.distributed.worker.chunk_cache import (
+    ChunkCache,
     PreparedChunk,
     read_failure,
     seconds_for,
@@ -61,7 +61,7 @@ from dmondrian.distributed.worker.shard import (
     Saved,
     Shard,
     encoded_state,
-    learn_block,
+    learn_chunk,
     learn_jointly,
     rows_between,
 )
@@ -123,7 +123,7 @@ class HeldRun:
         self.touched = time.monotonic()
         readers = min(len(about.get(RANGES, [None])), os.cpu_count() or 1)
         n_chunks = len(self.chunks)
-        self.cache = BlockCache(self._read, n_chunks, seconds=self._seconds, readers=readers)
+        self.cache = ChunkCache(self._read, n_chunks, seconds=self._seconds, readers=readers)
 
     def _read(self, index: int) -> PreparedChunk:
         read = read_chunk(self.plan, self.chunks[index], self._floor, earlier=self._earlier)
@@ -435,7 +435,7 @@ def _advance(held: HeldRun, shard: Shard, order: Step) -> Answer | Storing:
 
 def _learn(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step) -> None:
     is_joint = shard.forest.parameters.learns_jointly
-    (learn_jointly if is_joint else learn_block)(chunk, shard, prepared, order)
+    (learn_jointly if is_joint else learn_chunk)(chunk, shard, prepared, order)
 
 
 def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer | Storing:
@@ -448,17 +448,17 @@ def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer | Storing:
     found = [shard.answers[start] for start in starts if start in shard.answers]
     is_whole = len(found) == len(starts)
     if order.forecasts:
-        is_whole = is_whole and all(block.has_forecasts for block in found)
+        is_whole = is_whole and all(chunk.has_forecasts for chunk in found)
     if order.samples:
-        is_whole = is_whole and all(block.sampled is not None for block in found)
+        is_whole = is_whole and all(chunk.sampled is not None for chunk in found)
     if order.next_stop:
-        is_whole = is_whole and all(block.next_sums is not None for block in found)
+        is_whole = is_whole and all(chunk.next_sums is not None for chunk in found)
     if order.with_labels:
-        is_whole = is_whole and all(block.y is not None for block in found)
+        is_whole = is_whole and all(chunk.y is not None for chunk in found)
     if not is_whole:
         answer.status = LOST
         return answer
-    answer.blocks = found
+    answer.chunks = found
     return _save(held, shard, order, answer) if order.save else answer
 
 

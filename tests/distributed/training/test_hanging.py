@@ -14,7 +14,7 @@ from dmondrian.distributed.cluster import client as cluster_client
 from dmondrian.distributed.cluster.workers import Workers
 from dmondrian.distributed.training import attempt, shard_state
 from dmondrian.distributed.training.shard_state import Limits
-from dmondrian.distributed.worker import block_cache, tasks
+from dmondrian.distributed.worker import chunk_cache, tasks
 from dmondrian.errors import DataError, PlanError, StoreError
 from tests.distributed.cluster.test_workers import note, reported
 from tests.distributed.conftest import Fit, Grow, digests, wait_until, workers_of
@@ -63,7 +63,7 @@ def test_a_remote_file_that_cannot_be_reached_is_read_again(
     with pytest.raises(type(error), match=str(error)):
         fit("local")  # a file here that cannot be read is bad
     failed.clear()
-    monkeypatch.setattr(block_cache, "_is_remote", lambda uri: True)
+    monkeypatch.setattr(chunk_cache, "_is_remote", lambda uri: True)
     assert digests(fit("remote")) == digests(undisturbed)
     assert len(failed) == 2
 
@@ -80,7 +80,7 @@ def test_an_outage_of_a_data_store_is_waited_for_and_ends_the_run_where_it_lasts
         return read(plan, chunk, floor, **options)
 
     monkeypatch.setattr(tasks, "read_chunk", unreachable)
-    monkeypatch.setattr(block_cache, "_is_remote", lambda uri: True)
+    monkeypatch.setattr(chunk_cache, "_is_remote", lambda uri: True)
     monkeypatch.setattr(shard_state, "_LONGEST_WAIT", 0.05)
     monkeypatch.setattr(tasks, "PATIENCE", 0.5)  # of the step behind one that failed
     n_failures = 8 * Limits().tries

@@ -9,7 +9,7 @@ import numpy as np
 
 from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.distributed.training.ledger import Ledger
-from dmondrian.distributed.worker.messages import OK, Answer, BlockAnswer, BlockSums
+from dmondrian.distributed.worker.messages import OK, Answer, ChunkAnswer, ChunkSums
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.pairwise import partial_sums
@@ -27,15 +27,15 @@ def answers() -> dict[tuple[int, int], Answer]:
     targets = [rng.integers(0, 2, n).astype(float) for n in ROWS]
     made = {}
     for shard, unit in itertools.product(range(SHARDS), UNITS):
-        blocks = []
+        chunks = []
         for index in [i for i, start in enumerate(STARTS) if unit.start <= start < unit.stop]:
             # Magnitudes so far apart that another order of additions gives other bits.
             total = rng.uniform(0.1, 1.0, (ROWS[index], 2)) * 10.0 ** (8 * (shard - 1))
-            block = BlockAnswer(STARTS[index], partial_sums([shard], [total]))
+            chunk = ChunkAnswer(STARTS[index], partial_sums([shard], [total]))
             if shard == 0:
-                block.y, block.counts = targets[index], {"clipped:a": index, "unseen:b": 0}
-            blocks.append(block)
-        made[shard, unit.index] = Answer(OK, shard, "here", unit.stop, blocks)
+                chunk.y, chunk.counts = targets[index], {"clipped:a": index, "unseen:b": 0}
+            chunks.append(chunk)
+        made[shard, unit.index] = Answer(OK, shard, "here", unit.stop, chunks)
     return made
 
 
@@ -78,9 +78,9 @@ def test_forecasts_may_come_added_over_any_shards_that_have_none_yet() -> None:
             for _ in range(3):
                 some = {int(n) for n in rng.permutation(SHARDS)[: rng.integers(1, SHARDS + 1)]}
                 before = {n for n in range(SHARDS) if ledger.has_forecasts(n, unit.index)}
-                by_block = zip(*(made[n, unit.index].blocks for n in some), strict=True)
+                by_chunk = zip(*(made[n, unit.index].chunks for n in some), strict=True)
                 sums = [
-                    BlockSums(added([b.total for b in blocks if b.total])) for blocks in by_block
+                    ChunkSums(added([c.total for c in chunks if c.total])) for chunks in by_chunk
                 ]
                 missing = ledger.take_forecasts(unit.index, some, sums)
                 assert missing == (some - before if some & before else set())
@@ -88,8 +88,8 @@ def test_forecasts_may_come_added_over_any_shards_that_have_none_yet() -> None:
         for shard, unit in itertools.product(range(SHARDS), UNITS):
             answer = made[shard, unit.index]
             if ledger.has_forecasts(shard, unit.index):
-                blocks = [replace(block, total=None) for block in answer.blocks]
-                answer = replace(answer, blocks=blocks)
+                chunks = [replace(chunk, total=None) for chunk in answer.chunks]
+                answer = replace(answer, chunks=chunks)
             ledger.take(shard, unit.index, answer)
         while ledger.settled < len(UNITS):
             ledger.settle()
@@ -104,11 +104,11 @@ def test_forecasts_are_added_as_they_come() -> None:
     totals = drawn.integers(0, 2**40, (n, 50, 2))
     y = drawn.integers(0, 2, 50).astype(float)
     for shard in drawn.permutation(n).tolist():
-        block = BlockAnswer(0, totals[shard].copy(), y=y if shard == 0 else None)
-        ledger.take(shard, 0, Answer(OK, shard, "here", 50, [block]))
-    kept = [block for answer in ledger._answers[0].values() for block in answer.blocks]
+        chunk = ChunkAnswer(0, totals[shard].copy(), y=y if shard == 0 else None)
+        ledger.take(shard, 0, Answer(OK, shard, "here", 50, [chunk]))
+    kept = [chunk for answer in ledger._answers[0].values() for chunk in answer.chunks]
     assert len(kept) == n
-    assert not any(block.total is not None for block in kept)
+    assert not any(chunk.total is not None for chunk in kept)
     (whole,) = ledger._forecasts[0].sums
     np.testing.assert_array_equal(whole.total, totals.sum(axis=0))
     ledger.settle()

@@ -17,7 +17,7 @@ from dmondrian.distributed.worker.messages import (
     FAILED,
     OK,
     Answer,
-    BlockAnswer,
+    ChunkAnswer,
     Reply,
     Step,
 )
@@ -28,12 +28,12 @@ from dmondrian.prequential.stream_sample import Sampled
 from dmondrian.prequential.stream_sample import add as added_samples
 
 UNITS = [(0, 5), (5, 9), (9, 12)]
-ROWS = 3  # of a block
+ROWS = 3  # of a chunk
 
 
-def block(kind: str, shard: int, start: int, drawn: np.random.Generator) -> BlockAnswer:
+def chunk(kind: str, shard: int, start: int, drawn: np.random.Generator) -> ChunkAnswer:
     """What a shard forecasts, of magnitudes that another order of additions would tell."""
-    found = BlockAnswer(start, y=np.ones(ROWS) if shard == 0 else None)
+    found = ChunkAnswer(start, y=np.ones(ROWS) if shard == 0 else None)
     if kind == "following":
         shares = drawn.integers(-(2**40), 2**40, (2, ROWS, 2))
         found.shares = {PERMANENT: shares[0], shard % 3: shares[1], UNIT: np.full((ROWS, 2), 0.1)}
@@ -58,8 +58,8 @@ def bundles(
         orders, answers = [], []
         for start, stop in UNITS:
             for n in shards:
-                blocks = [block(kind, n, at, drawn) for at in (start, start + 1)]
-                answer = Answer(OK, n, "there", stop, blocks)
+                chunks = [chunk(kind, n, at, drawn) for at in (start, start + 1)]
+                answer = Answer(OK, n, "there", stop, chunks)
                 if drawn.random() < 0.1:
                     answer = Answer(FAILED, n, "there", start)
                 orders.append(Step("run", "attempt", n, "there", start, stop))
@@ -91,7 +91,7 @@ def test_replies_are_joined_in_any_tree(kind: str, data: Any) -> None:
     assert [(a.shard, a.status, a.position) for a in reply.answers] == [
         (a.shard, a.status, a.position) for a in everything
     ]
-    assert all(not b.has_forecasts and not b.ages for a in reply.answers for b in a.blocks)
+    assert all(not c.has_forecasts and not c.ages for a in reply.answers for c in a.chunks)
     assert {(some.start, some.stop) for some in reply.added} == {
         UNITS[[stop for _, stop in UNITS].index(a.position)] for a in everything if a.status == OK
     }
@@ -100,27 +100,27 @@ def test_replies_are_joined_in_any_tree(kind: str, data: Any) -> None:
         assert sorted(some.orders) == places
         own = [everything[i] for i in places]
         for i, sums in enumerate(some.sums):
-            blocks = [answer.blocks[i] for answer in own]
+            chunks = [answer.chunks[i] for answer in own]
             if kind == "following":
-                wanted = added_shares([b.shares for b in blocks if b.shares is not None])
+                wanted = added_shares([c.shares for c in chunks if c.shares is not None])
                 assert sums.shares is not None
                 assert sums.shares.keys() == wanted.keys()
                 assert all(np.array_equal(sums.shares[key], wanted[key]) for key in wanted)
                 assert sums.ages.keys() == {answer.shard for answer in own}
                 for answer in own:
-                    for at, its in answer.blocks[i].ages.items():
+                    for at, its in answer.chunks[i].ages.items():
                         assert np.array_equal(sums.ages[answer.shard][at], its)
                 continue
-            drawn = added_samples([b.sampled for b in blocks if b.sampled is not None])
+            drawn = added_samples([c.sampled for c in chunks if c.sampled is not None])
             assert sums.sampled is not None
             assert all(map(np.array_equal, sums.sampled, drawn))
             if kind == "numbers":
                 assert isinstance(sums.total, dict)
-                whole = [b.total for b in blocks if isinstance(b.total, dict)]
+                whole = [c.total for c in chunks if isinstance(c.total, dict)]
                 of_trees = {key: its for part in whole for key, its in part.items()}
                 assert np.array_equal(total(sums.total), total(of_trees))
             else:
-                assert np.array_equal(sums.total, sum(b.total for b in blocks))
+                assert np.array_equal(sums.total, sum(c.total for c in chunks))
 
 
 def test_a_sum_of_one_shard_is_none_where_it_goes_to_the_coordinator_alone() -> None:

@@ -121,7 +121,7 @@ def test_each_row_is_forecast_by_the_forest_that_has_learned_the_rows_before_it(
     worker: Worker,
 ) -> None:
     worker.restore()
-    first = worker.step(0).blocks[0]
+    first = worker.step(0).chunks[0]
     about, chunk = worker.run.run_json, worker.plan.chunks[0]
     forest = Forest(ForestParameters.from_json(about["parameters"]), range(*about["shards"][0]))
     encoded = read_chunk(worker.plan, chunk)
@@ -141,7 +141,7 @@ def test_a_repeated_step_answers_the_same_and_learns_nothing(worker: Worker) -> 
     worker.restore()
     first, second = worker.step(0), worker.step(0)
     assert second.status == OK
-    for a, b in zip(first.blocks, second.blocks, strict=True):
+    for a, b in zip(first.chunks, second.chunks, strict=True):
         assert np.array_equal(a.total, b.total)
         assert np.array_equal(a.y, b.y)
     once = worker.step(1, save=True)
@@ -203,16 +203,16 @@ def test_orders_of_a_bundle_are_answered_each_for_itself(worker: Worker) -> None
     assert [answer.status for answer in answers] == [DIRTY, OK, OK, LOST] * 2
     for n in (1, 2):
         for found, expected in zip((answers[n], answers[n + 4]), alone[n], strict=True):
-            for a, b in zip(found.blocks, expected.blocks, strict=True):
+            for a, b in zip(found.chunks, expected.chunks, strict=True):
                 assert a.total is None
                 assert np.array_equal(a.y, b.y)
     assert [some.orders for some in reply.added] == [[1, 2], [5, 6]]  # of those that learned
     for unit, some in enumerate(reply.added):
-        by_block = zip(alone[1][unit].blocks, alone[2][unit].blocks, strict=True)
-        for sums, (a, b) in zip(some.sums, by_block, strict=True):
+        by_chunk = zip(alone[1][unit].chunks, alone[2][unit].chunks, strict=True)
+        for sums, (a, b) in zip(some.sums, by_chunk, strict=True):
             assert np.array_equal(sums.total, a.total + b.total)
     again = worker.step(1, shard=1)  # a shard keeps its own
-    for a, b in zip(again.blocks, alone[1][1].blocks, strict=True):
+    for a, b in zip(again.chunks, alone[1][1].chunks, strict=True):
         assert np.array_equal(a.total, b.total)
 
 

@@ -97,14 +97,14 @@ class PreparedChunk:
         )
 
 
-class BlockCache:
+class ChunkCache:
     """Prepared chunks of one plan, by number.
 
     Parameters
     ----------
     read : callable
         `read(index) -> PreparedChunk`.
-    n_blocks : int
+    n_chunks : int
         Number of chunks of the plan.
     ahead, budget : int
         Chunks to read ahead, bytes to keep.
@@ -117,19 +117,19 @@ class BlockCache:
     def __init__(
         self,
         read: Callable[[int], Any],
-        n_blocks: int,
+        n_chunks: int,
         ahead: int = AHEAD,
         budget: int = BUDGET_BYTES,
         seconds: Callable[[int], float] | None = None,
         readers: int = 1,
     ) -> None:
         self._read = read
-        self._n_blocks = n_blocks
+        self._n_chunks = n_chunks
         self._ahead = ahead
         self._budget = budget
         self._seconds = seconds or (lambda index: READ_SECONDS)
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[int, Future] = OrderedDict()
+        self._chunks: OrderedDict[int, Future] = OrderedDict()
         self._sizes: dict[int, int] = {}  # bytes of each chunk that is read
         self._bytes = 0  # sum of the sizes, so that a look-up is O(1)
         self._floor = 0  # no chunk below it is kept
@@ -149,7 +149,7 @@ class BlockCache:
         with self._lock:
             wanted = self._want(index)
             self._trim(index, floor)
-            for later in range(index + 1, min(index + 1 + self._ahead, self._n_blocks)):
+            for later in range(index + 1, min(index + 1 + self._ahead, self._n_chunks)):
                 if self._bytes < self._budget:
                     self._want(later)
         seconds = self._seconds(index)
@@ -163,7 +163,7 @@ class BlockCache:
                     ) from error
                 raise
             with self._lock:
-                if self._blocks.get(index) is wanted:
+                if self._chunks.get(index) is wanted:
                     self._forget(index)
             raise
 
@@ -171,38 +171,38 @@ class BlockCache:
         """Drop all chunks and end the reader thread."""
         self._reader.shutdown(wait=False, cancel_futures=True)
         with self._lock:
-            for index in list(self._blocks):
+            for index in list(self._chunks):
                 self._forget(index)
 
     def _want(self, index: int) -> Future:
         """Return the future of a chunk, submitted if needed, and mark it as most recently used."""
-        if index not in self._blocks:
+        if index not in self._chunks:
             self.reads += 1
-            self._blocks[index] = self._reader.submit(self._load, index)
-        self._blocks.move_to_end(index)
-        return self._blocks[index]
+            self._chunks[index] = self._reader.submit(self._load, index)
+        self._chunks.move_to_end(index)
+        return self._chunks[index]
 
     def _load(self, index: int) -> Any:
         chunk = self._read(index)
         with self._lock:
-            if index in self._blocks:
+            if index in self._chunks:
                 size = chunk.n_bytes
                 self._bytes += size - self._sizes.get(index, 0)
                 self._sizes[index] = size
         return chunk
 
     def _forget(self, index: int) -> None:
-        del self._blocks[index]
+        del self._chunks[index]
         self._bytes -= self._sizes.pop(index, 0)
 
     def _trim(self, index: int, floor: int) -> None:
         """Drop chunks below the floor, then the least recently used, down to the budget."""
         for old in range(self._floor, floor):
-            if old in self._blocks and old != index:
+            if old in self._chunks and old != index:
                 self._forget(old)
         self._floor = min(floor, index)
         while self._bytes > self._budget:
-            oldest = next((i for i in self._blocks if i != index), None)
+            oldest = next((i for i in self._chunks if i != index), None)
             if oldest is None:
                 return
             self._forget(oldest)

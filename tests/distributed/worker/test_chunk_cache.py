@@ -1,4 +1,4 @@
-"""The block cache reads ahead, reads once, reads again after a failure, and lets go."""
+"""The chunk cache reads ahead, reads once, reads again after a failure, and lets go."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from dmondrian.data.chunks import JOINED_BLOCKS, MOST_GROUPS
-from dmondrian.distributed.worker.block_cache import READ_SECONDS, BlockCache, seconds_for
+from dmondrian.distributed.worker.chunk_cache import READ_SECONDS, ChunkCache, seconds_for
 from tests.distributed.conftest import wait_until
 
 
@@ -32,9 +32,9 @@ class Reader:
         return SimpleNamespace(n_bytes=self.n_bytes, index=index)
 
 
-def test_threads_that_ask_for_the_same_blocks_share_one_read() -> None:
+def test_threads_that_ask_for_the_same_chunks_share_one_read() -> None:
     reader = Reader()
-    cache = BlockCache(reader, 20)
+    cache = ChunkCache(reader, 20)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda i: cache.get(i % 20).index, range(160)))
     assert found == [i % 20 for i in range(160)]
@@ -42,9 +42,9 @@ def test_threads_that_ask_for_the_same_blocks_share_one_read() -> None:
     cache.close()
 
 
-def test_the_next_blocks_are_read_before_anyone_asks_and_none_behind_the_end() -> None:
+def test_the_next_chunks_are_read_before_anyone_asks_and_none_behind_the_end() -> None:
     reader = Reader()
-    cache = BlockCache(reader, 5, ahead=2)
+    cache = ChunkCache(reader, 5, ahead=2)
     cache.get(2)
     wait_until(lambda: sum(reader.calls.values()) >= 3)
     assert sorted(reader.calls) == [2, 3, 4]
@@ -55,7 +55,7 @@ def test_the_next_blocks_are_read_before_anyone_asks_and_none_behind_the_end() -
 
 def test_a_failed_read_reaches_its_caller_and_is_tried_again() -> None:
     reader = Reader(fails=1)
-    cache = BlockCache(reader, 3, ahead=0)
+    cache = ChunkCache(reader, 3, ahead=0)
     with pytest.raises(OSError, match="no answer"):
         cache.get(1)
     assert cache.get(1).index == 1
@@ -69,7 +69,7 @@ def test_a_read_that_takes_too_long_goes_on_and_is_waited_for_again() -> None:
         assert ending.wait(60)
         return reader(index)
 
-    cache = BlockCache(read, 3, ahead=0, seconds=lambda index: 60.0 if ending.is_set() else 0.01)
+    cache = ChunkCache(read, 3, ahead=0, seconds=lambda index: 60.0 if ending.is_set() else 0.01)
     for _ in range(2):
         with pytest.raises(TimeoutError, match="chunk 1 was not read in"):
             cache.get(1)
@@ -84,9 +84,9 @@ def test_the_wait_for_a_chunk_grows_with_its_row_groups() -> None:
     assert seconds_for(MOST_GROUPS) == READ_SECONDS * MOST_GROUPS / JOINED_BLOCKS
 
 
-def test_blocks_below_the_floor_are_let_go() -> None:
+def test_chunks_below_the_floor_are_let_go() -> None:
     reader = Reader()
-    cache = BlockCache(reader, 10, ahead=0)
+    cache = ChunkCache(reader, 10, ahead=0)
     cache.get(0)
     cache.get(1)
     cache.get(2, floor=2)
@@ -97,12 +97,12 @@ def test_blocks_below_the_floor_are_let_go() -> None:
 
 def test_what_is_kept_stays_near_the_budget() -> None:
     reader = Reader(n_bytes=1000)
-    cache = BlockCache(reader, 100, ahead=1, budget=3000)
+    cache = ChunkCache(reader, 100, ahead=1, budget=3000)
     for i in range(20):
         cache.get(i)
-    held = [future.result().index for future in list(cache._blocks.values())]
+    held = [future.result().index for future in list(cache._chunks.values())]
     assert 19 in held
-    assert len(held) <= 3 + 2  # the budget, the block asked for and the one ahead
+    assert len(held) <= 3 + 2  # the budget, the chunk asked for and the one ahead
     cache.close()
 
 
@@ -119,7 +119,7 @@ class Weighed:
 
 def test_a_look_up_does_not_add_up_what_is_kept() -> None:
     Weighed.looks = 0
-    cache = BlockCache(lambda i: Weighed(), 500, ahead=0)
+    cache = ChunkCache(lambda i: Weighed(), 500, ahead=0)
     for i in range(500):
         cache.get(i)
     for i in range(500):
