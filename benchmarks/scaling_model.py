@@ -116,7 +116,7 @@ def units_of_order(costs: Costs, n_workers: int, learn: float) -> int:
     unit_bytes = 8 * CLASSES * costs.unit * costs.forecasts
     by_time = max(ORDER_SECONDS, n_workers / ORDERS_PER_SECOND) / learn
     by_bytes = min(ORDER_BYTES, WINDOW_BYTES // Limits.depth) // max(1, unit_bytes)
-    return max(1, int(min(by_time, by_bytes, Limits.widest // Limits.depth)))
+    return max(1, int(min(by_time, by_bytes, Limits.largest_window // Limits.depth)))
 
 
 def simulate(costs: Costs, n_workers: int, seed: int = 0) -> dict[str, float]:

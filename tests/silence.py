@@ -223,8 +223,9 @@ def _dask() -> Iterator[str]:
                 yield f"{found}, futures {futures}"
             elif name == "dmondrian.distributed.training.coordinator.Coordinator":
                 yield f"{name}: stop {found._stop}, settled {found._ledger.settled} of "
-                yield f"  {len(found._units)}, marks {sorted(found._marks)[:20]}, to ask "
-                yield f"  {found._to_ask}, watched {list(found._results._watched)}"
+                checkpoints = sorted(found._checkpoint_units)[:20]
+                yield f"  {len(found._units)}, checkpoints {checkpoints}, to "
+                yield f"  check {found._to_check}, watched {list(found._results._watched)}"
                 yield from (f"  {vars(state)}" for state in found._states)
 
 

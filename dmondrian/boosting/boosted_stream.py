@@ -33,8 +33,8 @@ from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.errors import CorruptError
 
 FIRST_SET = 64  # row
-Shared = Callable[[int, Callable[[], BoostedSet]], BoostedSet]
-"""Returns the set born before a row of this number: found, or made by the function."""
+GetOrFit = Callable[[int, Callable[[], BoostedSet]], BoostedSet]
+"""Returns the set born before a row of this number: one that is kept, or what the function fits."""
 _ROUNDS, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE = 60, 15, 0.2, 1.0, 5, 1e-3
 _LARGEST_STEP = 10.0  # log odds
 _OF_NUMBERS = Growing(
@@ -100,15 +100,15 @@ class BoostedStream:
         That answers.
     fitting : int
         As given.
-    shared : Shared
-        Where others that learn the same rows, with the same seed, find the sets fitted here. By
-        default there are none.
+    get_or_fit : GetOrFit
+        Keeps sets for streams of the same rows and seed, which fit each set once. By default each
+        stream fits its own.
     """
 
     def __init__(self, d: int, n_classes: int, seed: int, fitting: int = ROUNDS_FOUND) -> None:
         self._d, self._n_classes, self._growing = d, n_classes, growing_of(n_classes)
         self.newest: BoostedSet | None = None
-        self.shared: Shared = _alone
+        self.get_or_fit: GetOrFit = _fit_always
         self.fitting = fitting
         most = MOST_NEWEST if fitting >= ROUNDS_FOUND else _NEWEST_BEFORE
         self._kept = KeptRows(d, seed, most)
@@ -155,10 +155,11 @@ class BoostedStream:
             left = birth - self._kept.position
             self._kept.add(rows.taken(slice(start, min(n, start + left))))
             if start + left <= n < start + left + self.next_birth(birth) - birth:
-                self.newest = self.shared(self._kept.position, self._fitted)
+                self.newest = self.get_or_fit(self._kept.position, self._fit)
             start += left
 
-    def _fitted(self) -> BoostedSet:
+    def _fit(self) -> BoostedSet:
+        """Return a set fitted to the rows kept now."""
         rows, growing = self._kept.rows(), self._growing
         is_clipped = self.fitting >= CLIPPED and not self._n_classes
         y = near_labels(rows.y) if is_clipped else rows.y
@@ -213,5 +214,5 @@ class BoostedStream:
             self.newest = BoostedSet.from_json(stored["set"], self._d, self._n_classes, most)
 
 
-def _alone(birth: int, make: Callable[[], BoostedSet]) -> BoostedSet:
-    return make()
+def _fit_always(birth: int, fit: Callable[[], BoostedSet]) -> BoostedSet:
+    return fit()

@@ -7,9 +7,8 @@ state. The next state is whole once differences have come to cost more than whol
 average, once `MOST` of them need the same one, or where boxes are written another way by now.
 
 Relies on marks of nodes (:mod:`dmondrian.tree.node_marks`) to find what has changed: `MARK_BYTES` a
-node in memory beside the forest. Promises that a state which is read of a difference is, in every
-number, the one that was written; that both blobs are those of their digests is for who reads them
-to check.
+node in memory beside the forest. Promises that a state which is read from a difference is, in every
+number, the one that was written. Whoever reads blobs checks that they have their digests.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ MOST = 16
 """Differences from one whole state: as many checkpoints are lost where that one is damaged."""
 
 LARGEST_SHARE = 0.5
-"""Of nodes that have changed: more of them are no difference worth reading two blobs for."""
+"""Share of nodes that have changed up to which it is worth reading two blobs for a state."""
 
 Array = np.ndarray[Any, Any]
 Trees = list[dict[str, Array]]
@@ -60,7 +59,7 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedState:
     """A state encoded for a blob, and what it is a difference from."""
 
     data: bytes
@@ -80,7 +79,7 @@ class Encoded:
 
 
 class State(NamedTuple):
-    """A state that was read."""
+    """A state that was read from its blob, and, of a difference, from that of its base."""
 
     header: dict[str, Any]
     trees: Trees
@@ -91,7 +90,10 @@ class State(NamedTuple):
     form: int  # of the forest
 
     def base(self, forest: Forest) -> Base | None:
-        """Return what the next state may differ from, of its forest before it learns more."""
+        """Return what the next state may be a difference from; None if it has to be whole.
+
+        ``forest`` is made of this state, and has learned no more.
+        """
         from dmondrian.forest.state import NESTED
 
         rows = _rows_of(forest)
@@ -134,7 +136,7 @@ def _marks_of(forest: Forest, rows: Sequence[int]) -> tuple[Array, ...]:
 
 def encode_state(
     forest: Forest, base: Base | None = None, is_whole: bool = False, is_last: bool = False
-) -> Encoded:
+) -> EncodedState:
     """Write the state of a forest that nobody changes meanwhile, whole or as a difference.
 
     Parameters
@@ -149,7 +151,7 @@ def encode_state(
     """
     rows = None if is_last else _rows_of(forest)
     if rows is None:
-        return Encoded(encode_forest(*forest.stored()), None)
+        return EncodedState(encode_forest(*forest.stored()), None)
     from dmondrian.tree.box_encoding_choice import are_same as are_alike
     from dmondrian.tree.node_marks import changed_nodes
 
@@ -165,8 +167,8 @@ def encode_state(
                 {**fields, NODE: nodes}
                 for fields, nodes in zip(forest.stored_nodes(rows, changed), changed, strict=True)
             )
-            return Encoded(encode_forest(forest.stored()[0], trees, counts, since), base)
-    return Encoded(encode_forest(*forest.stored()), None, marks, columns)
+            return EncodedState(encode_forest(forest.stored()[0], trees, counts, since), base)
+    return EncodedState(encode_forest(*forest.stored()), None, marks, columns)
 
 
 def warm_marks(forest: Forest) -> None:
@@ -307,7 +309,7 @@ def _patched(trees: Trees, changed: Trees, sizes: Sequence[int], limit: int) -> 
 
 
 def _check(tree: Mapping[str, Array], own: Mapping[str, Array], nodes: Array, m: int) -> None:
-    """Refuse nodes that are not in order, or not those that are new; or others fields."""
+    """Refuse changed nodes that are out of order or lack new ones, and states of other fields."""
     kinds, others = (
         {name: (field.dtype, field.shape[1:]) for name, field in one.items()} for one in (tree, own)
     )

@@ -30,11 +30,11 @@ from dmondrian.errors import CheckpointError, CorruptError
 
 FOLDER = "shares"
 PIECE_BYTES = 2**24
-"""Bytes of shares, about, that are written as one object between two checkpoints."""
+"""About how many bytes of shares are written as one object between two checkpoints."""
 MOST_PIECES = 64
-"""Newest pieces, each of fewer than half of these bytes, that are joined to larger ones."""
+"""How many of the newest pieces, of less than half of `PIECE_BYTES`, are joined to larger ones."""
 MOST_NUMBERS = 64
-"""Of a row's shares, that a run keeps: those of twelve classes."""
+"""Most numbers of a row's shares that a run keeps: those of twelve classes."""
 
 _NAME = re.compile(rf"{FOLDER}/([0-9]{{15}})-([0-9]{{15}})")
 _MAGIC, _DIGEST = b"DMSHARE1", 32
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 
     start: int  # row of positive weight
     shares: Shares
-    ages: dict[int, np.ndarray]  # float64 [T, G] by the rows learned, see `Members.ages_noted`
+    exponents: dict[int, np.ndarray]  # by rows learned: see `Members.exponents_at_marks`
 
     @property
     def stop(self) -> int:
@@ -65,7 +65,7 @@ def encode(piece: Piece) -> bytes:
         "start": piece.start,
         "rows": _length(arrays),
         "keys": [[key, array.dtype.name, array.shape[1]] for key, array in arrays.items()],
-        "ages": [[rows, found.tolist()] for rows, found in sorted(piece.ages.items())],
+        "ages": [[rows, found.tolist()] for rows, found in sorted(piece.exponents.items())],
     }
     header = json.dumps(about).encode()
     body = b"".join(
@@ -99,8 +99,8 @@ def decode(data: bytes) -> Piece:
         body = opened.decompress(content[16 + n_header :], size + 1)
         if len(layout) > _MOST_KEYS or len(body) != size or n > size:
             raise ValueError("sizes")
-        ages = {int(rows): np.array(found, np.float64) for rows, found in about["ages"]}
-        if any(found.ndim != 2 for found in ages.values()):
+        exponents = {int(rows): np.array(found, np.float64) for rows, found in about["ages"]}
+        if any(found.ndim != 2 for found in exponents.values()):
             raise ValueError("ages")
     except (KeyError, TypeError, ValueError, OverflowError, zlib.error, RecursionError) as error:
         raise CorruptError(f"what members forecast is damaged: {str(error)[:80]}") from None
@@ -109,7 +109,7 @@ def decode(data: bytes) -> Piece:
         columns = np.frombuffer(body, np.uint8, 8 * n * width, at).reshape(8, n * width)
         shares[key] = np.ascontiguousarray(columns.T).view(dtype).reshape(n, width)
         at += 8 * n * width
-    return Piece(start, shares, ages)
+    return Piece(start, shares, exponents)
 
 
 def pieces_of(run: Run) -> list[tuple[int, int]]:
@@ -134,24 +134,24 @@ def covered(pieces: Iterable[tuple[int, int]]) -> int:
 
 
 class SharesWriter:
-    """The shares that a run's members add up to, from a row on.
+    """Writes the shares of a run's members into its folder, from a row on.
 
     Parameters
     ----------
     run : Run
     start : int
-        The row.
+        Number of the first row.
     """
 
     def __init__(self, run: Run, start: int) -> None:
         self._run, self._start, self._n_bytes = run, start, 0
         self._parts: list[Shares] = []
-        self._ages: dict[int, np.ndarray] = {}
+        self._exponents: dict[int, np.ndarray] = {}
 
-    def add(self, shares: Shares, ages: Mapping[int, np.ndarray]) -> None:
+    def add(self, shares: Shares, exponents: Mapping[int, np.ndarray]) -> None:
         """Take the rows that come next, and write some if they are many."""
         self._parts.append(shares)
-        self._ages |= ages
+        self._exponents |= exponents
         self._n_bytes += sum(whole.nbytes for whole in shares.values())
         if self._n_bytes >= PIECE_BYTES:
             self.write()
@@ -167,32 +167,32 @@ class SharesWriter:
         parts = [part for part in self._parts if _length(part)]
         if parts:
             whole = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-            piece = Piece(self._start, whole, self._ages)
+            piece = Piece(self._start, whole, self._exponents)
             self._run.store.put(_name(piece.start, piece.stop), encode(piece))
             self._start = piece.stop
             row_bytes = sum(array.nbytes for array in whole.values()) // _length(whole)
             _join_newest(self._run, piece.stop, PIECE_BYTES // max(1, row_bytes))
-        self._parts, self._ages, self._n_bytes = [], {}, 0
+        self._parts, self._exponents, self._n_bytes = [], {}, 0
 
 
 def _join_newest(run: Run, stop: int, most: int) -> None:
     """Join the newest pieces of few rows, up to a row, where there are many of them.
 
-    Each look of a run that is followed writes one. Those joined are deleted afterwards: until then
-    they overlap the new ones, and have the same rows.
+    A run that `dmondrian follow` goes on with gets one at each look. Those joined are deleted
+    afterwards: until then they overlap the new ones, and have the same rows.
     """
     pieces = [pair for pair in pieces_of(run) if pair[1] <= stop]
     some = list(takewhile(lambda pair: 2 * (pair[1] - pair[0]) < most, reversed(pieces)))[::-1]
     if len(some) < MOST_PIECES or covered([(0, some[0][0]), *some]) < stop:
         return
     kept, joined = KeptShares([run]), []
-    ages: dict[int, np.ndarray] = {}
+    exponents: dict[int, np.ndarray] = {}
     try:
         for pair in some:
-            ages |= _read(run, _name(*pair)).ages
+            exponents |= _read(run, _name(*pair)).exponents
         for begin in range(some[0][0], stop, most):
             end = min(begin + most, stop)
-            own = {rows: found for rows, found in ages.items() if begin < rows <= end}
+            own = {rows: found for rows, found in exponents.items() if begin < rows <= end}
             joined.append(Piece(begin, kept.of(begin, end - begin)[0], own))
     except CheckpointError:
         return  # whoever needs the damaged one finds it named
@@ -233,7 +233,7 @@ class KeptShares:
         """
         return [self._of_run(i, start, n) for i in range(len(self._runs))]
 
-    def ages_at(self, rows: int) -> np.ndarray:
+    def exponents_at(self, rows: int) -> np.ndarray:
         """Return the exponents of all members' inputs after so many rows, float64 [T, G].
 
         Raises
@@ -244,9 +244,9 @@ class KeptShares:
         found = []
         for i, run in enumerate(self._runs):
             piece = self._piece(i, rows - 1)
-            if rows not in piece.ages:
-                raise CorruptError(f"{run.url} lacks the ages of its trees after {rows} rows")
-            found.append(piece.ages[rows])
+            if rows not in piece.exponents:
+                raise CorruptError(f"{run.url} lacks the weights of its trees after {rows} rows")
+            found.append(piece.exponents[rows])
         return np.concatenate(found)
 
     def check(self) -> None:

@@ -187,7 +187,7 @@ class Lease:
         if not self._is_lost:
             self._beat(ENDED)
 
-    def tell(
+    def set_progress(
         self,
         progress: Mapping[str, Any],
         timeline: Sequence[Sequence[float]] = (),

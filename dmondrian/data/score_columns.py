@@ -21,7 +21,7 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.prediction_sums import Sums
 from dmondrian.forest.forest import Forest
 from dmondrian.uncertainty.density import DensityAnswers
-from dmondrian.uncertainty.temperature_scaling import Fitted, calibrated, calibrated_std
+from dmondrian.uncertainty.temperature_scaling import FittedCalibration, calibrated, calibrated_std
 
 Summing = Forest | DensityAnswers | MemberSums
 """What sums predictions of trees."""
@@ -36,7 +36,7 @@ def summing(forest: Any, n_draws: int | None) -> Summing:
 
 
 def has_label_std(
-    parameters: ForestParameters, calibration: Fitted | None, guard: Guard | None
+    parameters: ForestParameters, calibration: FittedCalibration | None, guard: Guard | None
 ) -> bool:
     """Whether variances are of the label, not between trees."""
     return parameters.has_gaussian_mixture or (
@@ -73,7 +73,7 @@ def score_names(classes: Any, parameters: ForestParameters, details: tuple[str, 
 def score_arrays(
     sums: Sums,
     classes: Sequence[Any] | None,
-    calibration: Fitted | None,
+    calibration: FittedCalibration | None,
     parameters: ForestParameters,
     guard: Guard | None = None,
 ) -> list[pa.Array]:
@@ -102,7 +102,7 @@ def score_arrays(
 
 
 def _detail_arrays(
-    sums: Sums, calibration: Fitted | None, output: int | np.ndarray
+    sums: Sums, calibration: FittedCalibration | None, output: int | np.ndarray
 ) -> list[pa.Array]:
     """Return the deviations of an output, which may vary by row, and the distances."""
     found = []

@@ -101,7 +101,7 @@ class DriftForest(Members):
         The first is of the trees that never forget, the next of the youngest octave; the last of
         scaled trees, and of boosted sets, where there are such.
         """
-        return self.guard.age_shares(self.age_exponents(), self.position)
+        return self.guard.age_shares(self.input_exponents(), self.position)
 
     def predict_proba(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> np.ndarray:
         """Return class probabilities, float64 [n, K]; see :meth:`predict_mixture`."""

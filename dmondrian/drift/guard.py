@@ -76,7 +76,7 @@ def share_width(parameters: ForestParameters) -> int:
     return (1 + len(KINDS)) * max(parameters.n_classes, _LEAST_WIDTH)
 
 
-def added(parts: Iterable[Shares]) -> Shares:
+def sum_shares(parts: Iterable[Shares]) -> Shares:
     """Return the sum of shares of the same rows, in any order."""
     total: Shares = {}
     for part in parts:
@@ -85,7 +85,7 @@ def added(parts: Iterable[Shares]) -> Shares:
     return total
 
 
-def joined_shares(parts: list[Shares]) -> Shares:
+def concatenate_shares(parts: list[Shares]) -> Shares:
     """Return shares of rows that follow each other, by the same members, as one."""
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dmondrian.drift.guard import added
+from dmondrian.drift.guard import sum_shares
 from dmondrian.drift.members import Members
-from dmondrian.ensemble.sums.prediction_sums import Sums, begun
+from dmondrian.ensemble.sums.prediction_sums import Sums, sums_to_add_to
 
 
 class MemberSums:
@@ -60,8 +60,8 @@ class MemberSums:
         members = self._members.asked(n_threads)
         found = members.share_each(X, n_threads)
         shape, is_new = found.of_members.shape[1:], onto is None
-        total = begun(onto and onto.total, shape, is_new)
-        square = begun(onto and onto.square, shape, is_new) if spread else None
+        total = sums_to_add_to(onto and onto.total, shape, is_new)
+        square = sums_to_add_to(onto and onto.square, shape, is_new) if spread else None
         for each in found.of_members:
             total += each
             if square is not None:
@@ -72,6 +72,8 @@ class MemberSums:
             far = members.predictor.predict_sums(
                 X, n_threads, distance=True, onto=None if is_new else none
             ).distance
-        shares = found.shares if onto is None else added([dict(onto.shares or {}), found.shares])
+        shares = (
+            found.shares if onto is None else sum_shares([dict(onto.shares or {}), found.shares])
+        )
         n_members = len(found.of_members) + (0 if onto is None else onto.n_trees)
         return Sums(total, square, far, n_members, shares=shares)

@@ -42,7 +42,7 @@ from dmondrian.boosting.boosted_stream import (
 )
 from dmondrian.drift.age_weights import cut_at_marks, exponents_of
 from dmondrian.drift.drift_state import drift_state, read_header, take_state
-from dmondrian.drift.guard import Guard, Shares, joined_shares, shares_of
+from dmondrian.drift.guard import Guard, Shares, concatenate_shares, shares_of
 from dmondrian.drift.held_interrupts import interrupts_held
 from dmondrian.drift.label_blocks import LabelBlocks
 from dmondrian.drift.member import Ages, Member
@@ -120,7 +120,7 @@ class Members(Forest):
         Of the members, where the forest has such.
     labels_are_known : bool
         Whether whoever asks knows the labels of all rows that came, as of a run or of ``fit``.
-    ages_noted : dict of int to float64 [T, G]
+    exponents_at_marks : dict of int to float64 [T, G]
         By the number of rows learned at marks of the last call, exponents of each member's inputs.
     """
 
@@ -148,7 +148,7 @@ class Members(Forest):
         self.scaled: ScaledTrees | None = None
         if its.scaled:
             self.scaled = ScaledTrees(parameters, self.tree_numbers.tolist())
-        self.ages_noted: dict[int, np.ndarray] = {}
+        self.exponents_at_marks: dict[int, np.ndarray] = {}
         self.labels_are_known = False
         self._caught_up: Any = None
 
@@ -371,7 +371,7 @@ class Members(Forest):
             X, y, w, ends = X[kept], y[kept], w[kept], ends[kept]
             times = None if times is None else times[kept]
         weights, prepared = _NONE if w is None else np.asarray(w, np.float64), self.prepare(X)
-        number, self.ages_noted = self.position + len(self.waiting.y), {}
+        number, self.exponents_at_marks = self.position + len(self.waiting.y), {}
         for step in self._steps(number, len(y), times):
             part = step.rows
             piece = prepared[part]
@@ -383,7 +383,7 @@ class Members(Forest):
                 try:
                     answer = self._take(step, born, piece, *labels, own_times, n_threads)
                     if step.is_mark:
-                        self.ages_noted[number + part.stop] = self.age_exponents()
+                        self.exponents_at_marks[number + part.stop] = self.input_exponents()
                     self.n_done = int(ends[part.stop - 1])
                 except BaseException:
                     self.store.is_torn = True
@@ -439,7 +439,7 @@ class Members(Forest):
             self._end_block(born, n_threads)
         return answer
 
-    def age_exponents(self) -> np.ndarray:
+    def input_exponents(self) -> np.ndarray:
         """Return the exponents of each member's inputs, float64 [T, G]."""
         return np.stack([exponents_of(member.mixer) for member in self.members])
 
@@ -673,7 +673,7 @@ class Members(Forest):
         """Return shares of rows that follow each other as one; of none where there is none."""
         none = np.empty((len(self.members), 0, self.task.n_outputs))
         unit = np.empty((0, 2)) if self.task.is_regression else None
-        return joined_shares([self._shares(none, none, unit), *parts])
+        return concatenate_shares([self._shares(none, none, unit), *parts])
 
 
 def _made_again(kind: type[Members], state: tuple[Any, Any], labels_are_known: bool) -> Members:

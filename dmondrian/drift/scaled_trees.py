@@ -47,8 +47,8 @@ _SEED = 0x5CA1ED  # other draws than those of permanent trees
 
 Scales = tuple[float, ...] | None
 """One per column; None where no scales are better than equal ones."""
-Shared = Callable[[int, Callable[[], Scales]], Scales]
-"""Returns the scales of trees grown after so many rows: found, or searched by the function."""
+GetOrSearch = Callable[[int, Callable[[], Scales]], Scales]
+"""Returns the scales of trees grown after so many rows: kept ones, or what the function finds."""
 
 
 def last_birth(before: int, position: int) -> int | None:
@@ -93,9 +93,9 @@ class ScaledTrees:
     ----------
     forest : Forest or None
         All trees, those of a member behind those of the one before; None before the first birth.
-    shared : Shared
-        Where others that learn the same rows, with the same seed, find the scales searched here. By
-        default there are none.
+    get_or_search : GetOrSearch
+        Keeps scales for members that learn the same rows with the same seed, so that each search is
+        made once. By default all are searched here.
     """
 
     def __init__(self, parameters: ForestParameters, numbers: Sequence[int]) -> None:
@@ -107,7 +107,7 @@ class ScaledTrees:
         most = max(_MOST_BYTES // (_NODE_BYTES + _COLUMN_BYTES * parameters.n_features), 1)
         self._parameters = plain.replace(max_nodes=min(most, parameters.max_nodes or most))
         self.forest: Forest | None = None
-        self.shared: Shared = _alone
+        self.get_or_search: GetOrSearch = _search_always
 
     @property
     def n_bytes(self) -> int:
@@ -176,7 +176,7 @@ class ScaledTrees:
         def search() -> Scales:
             return learn_scales(self._parameters, newest, n_threads, n == _MOST_SEARCHED)
 
-        scales = self.shared(position, search)
+        scales = self.get_or_search(position, search)
         forest = Forest(self._of_scales(scales), self._numbers)
         forest.update(kept.X, kept.y, kept.w, n_threads)
         return forest
@@ -240,5 +240,5 @@ def n_trees_of(header: Any) -> int:
     return len(trees) if isinstance(trees, list) else 0
 
 
-def _alone(position: int, search: Callable[[], Scales]) -> Scales:
+def _search_always(position: int, search: Callable[[], Scales]) -> Scales:
     return search()

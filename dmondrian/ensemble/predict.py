@@ -34,7 +34,7 @@ from dmondrian.ensemble.rows.prepared_rows import Preparation, PreparedRows
 from dmondrian.ensemble.settings.lifetime import check_lifetimes
 from dmondrian.ensemble.settings.parameters import ForestParameters, policies
 from dmondrian.ensemble.settings.systems import Policies
-from dmondrian.ensemble.sums.prediction_sums import Sums, begun, stacked
+from dmondrian.ensemble.sums.prediction_sums import Sums, stacked, sums_to_add_to
 from dmondrian.ensemble.threads import run_threads
 from dmondrian.ensemble.tree_store import TreeStore
 from dmondrian.errors import ParameterError
@@ -205,9 +205,9 @@ class Predictor:
         """Sum an output over trees; see :meth:`predict_sums`."""
         n, lives = len(X), self._lifetimes(None) if lifetimes is None else lifetimes
         prepared, shape = self.preparation.prepare(X), (n, len(lives), output.n_sums)
-        total = begun(onto and onto.total, shape, onto is None)
-        square = begun(onto and onto.square, shape, onto is None) if spread else None
-        far = begun(onto and onto.distance, (n,), onto is None) if distance else None
+        total = sums_to_add_to(onto and onto.total, shape, onto is None)
+        square = sums_to_add_to(onto and onto.square, shape, onto is None) if spread else None
+        far = sums_to_add_to(onto and onto.distance, (n,), onto is None) if distance else None
         rule, ready, table = self._ready(float(lives[-1]))
         loss, frozen = output.loss, None
         each = self.tree_lifetimes() if lifetimes is None else self._for_each_tree(lives)

@@ -23,7 +23,7 @@ from dmondrian.estimators.intervals import Intervals
 from dmondrian.estimators.label_intervals import LabelIntervals
 from dmondrian.estimators.save import LABEL_KINDS
 from dmondrian.forest.state import decode_float
-from dmondrian.uncertainty.temperature_scaling import begun
+from dmondrian.uncertainty.temperature_scaling import new_calibration
 
 if TYPE_CHECKING:
     from dmondrian.estimators.frame_columns import Columns
@@ -77,7 +77,7 @@ def load_estimator(path: str | PathLike[str]) -> Any:
     if forest.calibration is None:  # parts of a merged run had none
         its = forest.parameters
         asked = getattr(unfitted, "calibrate", False)
-        forest.calibration = begun(asked, its.gives_label_variance, its.follows_stream)
+        forest.calibration = new_calibration(asked, its.gives_label_variance, its.follows_stream)
     if (stored := model.get("categories")) is not None:
         unfitted._columns, names = _categories(stored, unfitted, names, path)
     elif unfitted._encodes_missing():

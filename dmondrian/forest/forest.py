@@ -32,7 +32,7 @@ from dmondrian.tree.box_encoding import Columns, boxless
 from dmondrian.tree.box_encoding_choice import alike, find_columns, fitted
 from dmondrian.tree.sparse_rows import SparseRows, dense_rows, sparse_rows
 from dmondrian.tuning.auto_settings import LAST, Warmup
-from dmondrian.uncertainty.temperature_scaling import Fitted, begun, kind_of
+from dmondrian.uncertainty.temperature_scaling import FittedCalibration, kind_of, new_calibration
 
 # Nodes of a tree from which wide fields are stored without their zeros: their columns take about
 # half a millisecond of a tree, which is more than fewer bytes save of smaller ones.
@@ -78,9 +78,12 @@ class Forest(Ensemble):
         trees: list[nodes.Tree] | None = None,
     ) -> None:
         super().__init__(parameters, tree_numbers, trees)
-        its = parameters.gives_label_variance, parameters.follows_stream
-        self.calibration: Fitted | None = begun(calibrate, *its)
-        self.warmup = Warmup.begun(auto, parameters.n_features, warmup_rows) if auto else None
+        self.calibration: FittedCalibration | None = new_calibration(
+            calibrate, parameters.gives_label_variance, parameters.follows_stream
+        )
+        self.warmup = (
+            Warmup.without_rows(auto, parameters.n_features, warmup_rows) if auto else None
+        )
         self.exact = exact_of(self)
         self.n_done = 0  # rows of a part that were learned before the rest of it failed
 
@@ -424,10 +427,10 @@ def stored_fields(
 
 def _learn(
     ensemble: Ensemble,
-    calibration: Fitted | None,
+    calibration: FittedCalibration | None,
     rows: Rows,
     n_threads: int,
-) -> Fitted | None:
+) -> FittedCalibration | None:
     """Let an ensemble learn rows X, y, w; return the calibration after them, if there is one."""
     X, y, w = ensemble.prepare(rows[0]), *rows[1:]
     if calibration is None:

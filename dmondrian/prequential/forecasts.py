@@ -108,7 +108,7 @@ def forecast_and_learn_all(
     return collector.forecasts()
 
 
-def added(parts: Sequence[Summed]) -> Summed:
+def sum_forecasts(parts: Sequence[Summed]) -> Summed:
     """Return the sums over the trees of several ensembles of a forest, to the last bit."""
     partial = [part for part in parts if isinstance(part, dict)]
     if partial:
@@ -122,8 +122,8 @@ def added(parts: Sequence[Summed]) -> Summed:
 class RunningSum:
     """Sum over the trees of ensembles of a forest that come one after the other.
 
-    To the last bit that of :func:`added`. Whole numbers take the memory of one ensemble's sums, not
-    of all; floats that of those that wait for their neighbours.
+    To the last bit that of :func:`sum_forecasts`. Whole numbers take the memory of one ensemble's
+    sums, not of all; floats that of those that wait for their neighbours.
     """
 
     def __init__(self) -> None:

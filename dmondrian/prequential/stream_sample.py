@@ -68,7 +68,7 @@ def rows_until_sampled(before: float) -> int:
     return int(math.ceil(before / step) * step - before)
 
 
-def add(parts: Sequence[Sampled]) -> Sampled:
+def sum_samples(parts: Sequence[Sampled]) -> Sampled:
     """Return the sample of all trees from those of disjoint sets of them, in any order."""
     total = parts[0].sums.copy()
     for part in parts[1:]:

@@ -29,7 +29,7 @@ from dmondrian.estimators.plain_rows import plain_rows
 from dmondrian.estimators.same_forest import of_features
 from dmondrian.frames import FrameModel
 from dmondrian.serving.request_rows import ColumnReader
-from dmondrian.uncertainty.temperature_scaling import tells_labels
+from dmondrian.uncertainty.temperature_scaling import calibrates_std
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class ServedModel:
             spread=bool(columns),
             distance=bool(columns),
             onto=None,
-            labels=bool(columns) and tells_labels(calibration),
+            labels=bool(columns) and calibrates_std(calibration),
         )
         arrays = score_arrays(sums, self.classes, calibration, self.parameters, self._guard)
         found = dict(zip(self.score_names(details), arrays, strict=True))

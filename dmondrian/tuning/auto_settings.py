@@ -209,7 +209,7 @@ class _Log:
 class Warmup:
     """The first rows of a stream, kept until the open settings are chosen for good.
 
-    Never changed: :meth:`after` returns another one. :meth:`begun` returns one without rows.
+    Never changed: :meth:`after` returns another one. :meth:`without_rows` returns one without rows.
     """
 
     auto: tuple[str, ...]  # settings to choose
@@ -220,7 +220,7 @@ class Warmup:
     _log: _Log
 
     @classmethod
-    def begun(cls, auto: Iterable[str], n_features: int, warmup_rows: int = LAST) -> Warmup:
+    def without_rows(cls, auto: Iterable[str], n_features: int, warmup_rows: int = LAST) -> Warmup:
         """Return a warm-up without rows.
 
         Parameters
@@ -346,7 +346,7 @@ class Warmup:
             labels = (y >= 0) & (y < parameters.n_classes) & (y == np.floor(y))
         if not np.isfinite(X).all() or not labels.all() or not ((w > 0) & np.isfinite(w)).all():
             raise CorruptError("the rows of a warm-up have values that no forest learns")
-        warmup = cls.begun(auto, d, last)
+        warmup = cls.without_rows(auto, d, last)
         warmup = warmup.after(X.reshape(n, d).astype(np.float32), y.astype(np.float64), w)
         if warmup.is_done:
             raise CorruptError(

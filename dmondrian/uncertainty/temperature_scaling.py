@@ -238,7 +238,7 @@ class RowByRow:
         return self._known
 
 
-Fitted = Calibration | VarianceFactor
+FittedCalibration = Calibration | VarianceFactor
 
 
 def kind_of(gives_label_variance: bool) -> type[Calibration] | type[VarianceFactor]:
@@ -246,9 +246,9 @@ def kind_of(gives_label_variance: bool) -> type[Calibration] | type[VarianceFact
     return VarianceFactor if gives_label_variance else Calibration
 
 
-def begun(
+def new_calibration(
     calibrate: bool | str | None, gives_label_variance: bool, follows_stream: bool
-) -> Fitted | None:
+) -> FittedCalibration | None:
     """Return the calibration of no rows that ``calibrate`` of an estimator asks for; None for none.
 
     Forests that follow the stream have an exponent of their own: "auto" adds no other.
@@ -260,17 +260,17 @@ def begun(
     return Calibration(excess=0.0 if calibrate == AUTO else None)
 
 
-def calibrated(forecasts: np.ndarray, calibration: Fitted | None) -> np.ndarray:
+def calibrated(forecasts: np.ndarray, calibration: FittedCalibration | None) -> np.ndarray:
     """Return calibrated forecasts, or forecasts as they are where nothing calibrates them."""
     return forecasts if calibration is None else calibration.apply(forecasts)
 
 
-def tells_labels(calibration: Fitted | None) -> bool:
+def calibrates_std(calibration: FittedCalibration | None) -> bool:
     """Return whether it is the variance of labels that is calibrated."""
     return isinstance(calibration, VarianceFactor)
 
 
-def calibrated_std(variance: np.ndarray, calibration: Fitted | None) -> np.ndarray:
+def calibrated_std(variance: np.ndarray, calibration: FittedCalibration | None) -> np.ndarray:
     """Return standard deviations, calibrated where those of labels are."""
     factor = calibration.factor if isinstance(calibration, VarianceFactor) else 1.0
     return np.sqrt(factor * variance)

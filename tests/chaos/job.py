@@ -82,7 +82,7 @@ def _watch_losses() -> None:
             lost=state.shard,
             address=state.address,
             is_held=state.is_held,
-            rows=self._row(state.done) - self._row(state.base) if state.is_held else 0,
+            rows=self._row(state.done) - self._row(state.saved_unit) if state.is_held else 0,
             # A worker that went away just as shards were rebalanced is a loss.
             is_move=is_moving[0] and alive,
         )

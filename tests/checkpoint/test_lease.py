@@ -41,7 +41,7 @@ def test_nobody_holds_a_new_folder_and_the_first_gets_number_one(store: Store) -
     assert holder_of(store) is None
     with Lease.take(store) as held:
         assert held.number == 1
-        held.tell({"rows": 7})
+        held.set_progress({"rows": 7})
         wait_until(lambda: (holder_of(store).beat or {}).get("told") == {"rows": 7})  # type: ignore[union-attr]  # one holds it
         holder = holder_of(store)
         assert holder is not None

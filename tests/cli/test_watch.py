@@ -115,7 +115,7 @@ def test_a_beat_of_another_version_is_reported_as_far_as_it_is_known(
     line = "5 of 10 rows (50%), 2 rows/s"
     with Lease.take(run.store) as lease, following(run) as (printed, ending):
         wait_until(lambda: "process" in printed())
-        lease.tell(beat)
+        lease.set_progress(beat)
         wait_until(lambda: (holder_of(run.store).beat or {}).get("told"))  # type: ignore[union-attr]  # one holds it
         if is_reported:
             wait_until(lambda: line in printed())
@@ -243,12 +243,14 @@ def test_a_lost_job_that_is_cancelled_does_not_go_on(run: Run) -> None:
 def test_events_of_the_run_are_reported_to_who_follows_it(run: Run) -> None:
     event = {"number": 1, "event": "worker_lost", "text": "lost worker a", "at": 0.0}
     with Lease.take(run.store) as lease:
-        lease.tell(STANDS, events=[event])
+        lease.set_progress(STANDS, events=[event])
         wait_until(lambda: (holder_of(run.store).beat or {}).get("events"))  # type: ignore[union-attr]  # one holds it
         with following(run) as (printed, ending):
             wait_until(lambda: "process" in printed())
             later = {**event, "number": 2, "text": "lost worker b"}
-            lease.tell(STANDS, events=[event, later, {"number": 3, "of": "another version"}, 7])  # type: ignore[list-item]  # of no version
+            lease.set_progress(
+                STANDS, events=[event, later, {"number": 3, "of": "another version"}, 7]
+            )  # type: ignore[list-item]  # of no version
             wait_until(lambda: "lost worker b" in printed())
             time.sleep(2 * BEAT_SECONDS)
             lease.end("finished")

@@ -101,10 +101,10 @@ def test_what_is_noted_at_marks_does_not_depend_on_cuts(delay: int) -> None:
     for start in range(0, 1100, 90):
         part = slice(start, start + 90)
         parts.forecast_and_learn(X[part], y[part].astype(float), w[part])
-        found |= parts.ages_noted
-    assert sorted(found) == sorted(whole.ages_noted) == [256, 512]
+        found |= parts.exponents_at_marks
+    assert sorted(found) == sorted(whole.exponents_at_marks) == [256, 512]
     for number, exponents in found.items():
-        np.testing.assert_array_equal(exponents, whole.ages_noted[number])
+        np.testing.assert_array_equal(exponents, whole.exponents_at_marks[number])
 
 
 def test_weight_moves_to_young_trees_where_the_stream_changes() -> None:

@@ -19,7 +19,7 @@ from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift import member as member_module
 from dmondrian.drift import members as members_module
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
-from dmondrian.drift.guard import Guard, added
+from dmondrian.drift.guard import Guard, sum_shares
 from dmondrian.drift.held_interrupts import interrupts_held
 from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.members import Members
@@ -141,7 +141,7 @@ def test_members_in_shards_with_a_guard_apart_are_the_forest(delay: int, boosted
     guard, found = Guard(settings, range(5)), []
     for a, b in itertools.pairwise([0, 7, 64, 65, 70, 230, 330]):
         rows = X[a:b], y[a:b].astype(float), w[a:b]
-        shares = added([shard.share_and_learn(*rows) for shard in shards])
+        shares = sum_shares([shard.share_and_learn(*rows) for shard in shards])
         kept = rows[2] > 0.0
         found.append(guard.mix_and_step(shares, rows[1][kept], rows[2][kept]))
     np.testing.assert_array_equal(np.concatenate(found), forecasts)
@@ -170,7 +170,7 @@ def test_members_in_shards_whose_labels_come_by_time_are_the_forest(boosted: boo
     guard, found = Guard(settings, range(5)), []
     for a, b in itertools.pairwise([0, 7, 64, 65, 70, 230, 330]):
         rows = X[a:b], y[a:b].astype(float), w[a:b]
-        shares = added([shard.share_and_learn(*rows, times=times[a:b]) for shard in shards])
+        shares = sum_shares([shard.share_and_learn(*rows, times=times[a:b]) for shard in shards])
         kept = rows[2] > 0.0
         found.append(guard.mix_and_step(shares, rows[1][kept], rows[2][kept], times[a:b][kept]))
     np.testing.assert_array_equal(np.concatenate(found), forecasts)

@@ -17,7 +17,7 @@ from dmondrian import AMFRegressor
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift.age_weights import exponents_of
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
-from dmondrian.drift.guard import Guard, added
+from dmondrian.drift.guard import Guard, sum_shares
 from dmondrian.drift.members import Members
 from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -69,7 +69,7 @@ def test_members_in_shards_and_a_guard_are_the_forest(delay: int) -> None:
     whole, result = learned(X, y, delay=delay)
     shards = [Members(whole.parameters, some) for some in ([0, 3], [1], [2, 4])]
     guard = Guard(whole.parameters, range(5))
-    shares = added([shard.share_and_learn(X, y) for shard in shards])
+    shares = sum_shares([shard.share_and_learn(X, y) for shard in shards])
     found = guard.mix_and_step(shares, y, np.empty(0))
     np.testing.assert_array_equal(found, result)
     joined = DriftForest.of(Members.join(shards), json.loads(json.dumps(guard.to_json())))

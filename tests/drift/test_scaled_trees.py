@@ -21,7 +21,7 @@ from dmondrian.checkpoint.summary import Summary
 from dmondrian.drift import members as members_module
 from dmondrian.drift import scaled_trees
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
-from dmondrian.drift.guard import Guard, added
+from dmondrian.drift.guard import Guard, sum_shares
 from dmondrian.drift.members import Members
 from dmondrian.drift.scaled_trees import (
     FIRST_SCALED,
@@ -134,7 +134,7 @@ def test_members_in_shards_with_a_guard_apart_are_the_forest(
     guard, found = Guard(settings, range(5)), []
     for a, b in itertools.pairwise([0, 7, 64, 65, 70, 230, 330]):
         rows = X[a:b], y[a:b].astype(float), w[a:b]
-        shares = added([shard.share_and_learn(*rows, times=times(a, b)) for shard in shards])
+        shares = sum_shares([shard.share_and_learn(*rows, times=times(a, b)) for shard in shards])
         kept, own = rows[2] > 0.0, times(a, b)
         taken = None if own is None else own[kept]
         found.append(guard.mix_and_step(shares, rows[1][kept], rows[2][kept], taken))

@@ -169,7 +169,9 @@ def test_a_run_in_progress_and_one_that_has_not_begun(classified, tmp_path) -> N
     file = write_report(run.url, tmp_path / "page.html")
     assert "nobody works on it" in file.read_text()
     with Lease.take(run.store) as lease:
-        lease.tell({"rows": 1200, "n_rows": 3000}, [[0.0, 0, 1, 0, 0], [2.0, 1200, 2, 1, 0]])
+        lease.set_progress(
+            {"rows": 1200, "n_rows": 3000}, [[0.0, 0, 1, 0, 0], [2.0, 1200, 2, 1, 0]]
+        )
         lease._beat("running")
         page = write_report(run.url, file).read_text()
         assert "in progress: 1,200 of 3,000 rows" in page

@@ -211,7 +211,7 @@ def test_a_row_that_comes_alone_is_kept_as_others_are(n_values: int) -> None:
     X = (rng.integers(0, n_values, (n, 1)) / 2).astype(np.float64)
     X[::5] = -0.0
     y = rng.integers(0, min(n_values, 2), n).astype(np.float64)
-    begun = Warmup.begun(("alpha",), 1, last)
+    begun = Warmup.without_rows(("alpha",), 1, last)
     one_by_one, together = begun, begun.after(X.astype(np.float32), y, None)
     for r in range(n):
         before = one_by_one

@@ -20,7 +20,7 @@ from dmondrian.forest.forest import Forest
 from dmondrian.forest.merge import merge
 from dmondrian.prequential.stream_sample import DENSITY, Sampled, rows_until_sampled
 from dmondrian.prequential.stream_sample_kernels import write_hits
-from dmondrian.uncertainty.temperature_scaling import EXPONENTS, Calibration, begun
+from dmondrian.uncertainty.temperature_scaling import EXPONENTS, Calibration, new_calibration
 
 FIXED: dict[str, Any] = {"feature_scales": None, "alpha": 0.1, "charge_opening": False}
 TREES, CLASSES = 4, 3
@@ -195,7 +195,7 @@ def test_what_earlier_versions_stored_stays_as_it_was(tmp_path: Any) -> None:
     for same in (dmondrian.load(tmp_path / "model"), pickle.loads(pickle.dumps(default))):
         assert same.calibrate == "auto"
         assert (same.predict_proba(X) == default.predict_proba(X)).all()
-    assert begun("auto", False, True) is None
+    assert new_calibration("auto", False, True) is None
     assert AMFClassifier(2, drift="follow").fit(X, y).calibration_exponent_ == 1.0
 
 

@@ -16,7 +16,7 @@ from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest.forest import Forest
-from dmondrian.prequential.stream_sample import Sampled, add, forecast_and_learn
+from dmondrian.prequential.stream_sample import Sampled, forecast_and_learn, sum_samples
 from dmondrian.uncertainty.variance_scaling import VarianceFactor
 from tests.estimators.test_amf import same_forest
 from tests.reference.amf import Node
@@ -218,7 +218,7 @@ def test_sums_of_shards_are_those_of_all_trees() -> None:
     reported: list[Sampled] = []
     for numbers in (range(5), [0, 3], [1], [2, 4]):
         reported.append(forecast_and_learn(Ensemble(parameters, numbers), X, y))
-    joined = add(reported[1:])
+    joined = sum_samples(reported[1:])
     for name in Sampled._fields:
         assert (getattr(joined, name) == getattr(reported[0], name)).all(), name
     for part in reported[1:]:

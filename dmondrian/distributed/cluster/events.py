@@ -94,7 +94,7 @@ class Events:
         if self._listener is not None:
             self._listener(Event(kind, text, at, values))
 
-    def tell(self, kind: str, text: str, **values: Any) -> None:
+    def notify(self, kind: str, text: str, **values: Any) -> None:
         """Call the listener alone: what happens again and again is neither logged nor kept."""
         if self._listener is not None:
             self._listener(Event(kind, text, time.time(), values))

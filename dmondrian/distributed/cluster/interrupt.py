@@ -33,7 +33,7 @@ class Interrupts:
         Message of the KeyboardInterrupt that a second request raises.
     """
 
-    def __init__(self, at_once: str = "stopped at once; the last checkpoint stands") -> None:
+    def __init__(self, at_once: str = "stopped at once; the last checkpoint is kept") -> None:
         self.is_requested = False
         self._first = 0  # the signal that came first
         self._at_once = at_once

@@ -112,7 +112,7 @@ class Baselines:
         y: np.ndarray,
         w: np.ndarray,
         n_classes: int,
-        turns: np.ndarray,
+        after_learning: np.ndarray,
         earlier: np.ndarray | None = None,
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return two terms of each forecast, float64 [n] each, and remember the rows.
@@ -124,12 +124,12 @@ class Baselines:
         y, w : float64 [n]
             Labels and weights.
         n_classes : int
-        turns : bool [n]
+        after_learning : bool [n]
             Whether a row is the first that is forecast after the one before it was learned.
         earlier : float64 [n] or None
             Labels of earlier rows of the same key, nan for none; None for none at all.
         """
-        before, known = self._labels_before(y, w, turns)
+        before, known = self._labels_before(y, w, after_learning)
         labels = {0: before, 1: known} if self.has_delay else {0: before}  # as in `repeats`
         if self.lag_of_key is not None:
             labels[2] = np.full(len(y), np.nan) if earlier is None else earlier
@@ -138,7 +138,7 @@ class Baselines:
         return self._number_terms(y, w, labels)
 
     def _labels_before(
-        self, y: np.ndarray, w: np.ndarray, turns: np.ndarray
+        self, y: np.ndarray, w: np.ndarray, after_learning: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the label before each row, and the last known one; nan where there is none."""
         n, some = len(y), w > 0.0
@@ -149,7 +149,7 @@ class Baselines:
         )
         after = labels[newest]  # float64 [1 + n], the newest label before and after each row
         before = after[:-1]
-        at = np.maximum.accumulate(np.where(turns, np.arange(n), -1))
+        at = np.maximum.accumulate(np.where(after_learning, np.arange(n), -1))
         of_turns = np.where(at >= 0, before[np.maximum(at, 0)], known)
         if n:
             ends = float(after[-1]), float(of_turns[-1])

@@ -146,7 +146,7 @@ class Progressive:
         mean: np.ndarray,
         y: np.ndarray,
         weight: np.ndarray | None,
-        turns: Sequence[int] | None = None,
+        after_learning: Sequence[int] | None = None,
         earlier: np.ndarray | None = None,
     ) -> None:
         """Add forecasts and labels of rows to all sums.
@@ -156,7 +156,7 @@ class Progressive:
         mean : float64 [n, K]
         y : float64 [n]
         weight : float64 [n] or None
-        turns : sequence of int, optional
+        after_learning : sequence of int, optional
             Places, 0 to n - 1, of rows that are forecast after the row before them was learned,
             unlike those that follow. By default they follow from the delay, which is in rows.
         earlier : float64 [n], optional
@@ -189,7 +189,7 @@ class Progressive:
         self.weight = float(weights[-1])
         self.sums = [float(s[-1]) for s in sums]
         if self.stream is not None:
-            self.stream.add(terms, y, w, mean.shape[1], kept, turns, earlier)
+            self.stream.add(terms, y, w, mean.shape[1], kept, after_learning, earlier)
 
     def _point(self, rows: int, first: float, second: float) -> list[float]:
         """Return a point of the curve from the means of both sums."""

@@ -65,7 +65,7 @@ class StreamMetrics:
         w: np.ndarray,
         n_classes: int,
         marks: Mapping[int, set[int] | None],
-        turns: Sequence[int] | None = None,
+        after_learning: Sequence[int] | None = None,
         earlier: np.ndarray | None = None,
     ) -> None:
         """Add forecasts and labels of rows to the metrics of the stream.
@@ -79,12 +79,12 @@ class StreamMetrics:
         marks : mapping of int to set of int or None
             How many of these rows are learned at points of the curve, and the rows of the points
             that are kept from there on, None for all. Sums of others go to the next point.
-        turns : sequence of int, optional
+        after_learning : sequence of int, optional
             Rows that are forecast after the one before was learned; by default by a delay in rows.
         earlier : float64 [n], optional
             Labels of earlier rows of the same key, nan for none.
         """
-        own = self.baselines.terms(y, w, n_classes, self._turns(w, turns), earlier)
+        own = self.baselines.terms(y, w, n_classes, self._turns(w, after_learning), earlier)
         self.newest_rise, before = None, self.windows.rows + self.since
         columns = np.stack([term for pair in (terms, *own) for term in pair], axis=1)
         for stop in self.windows.add(y, w, columns, list(marks)):
@@ -114,9 +114,9 @@ class StreamMetrics:
         if given is None:
             assert not isinstance(self.delay, str)  # as documented
             return numbers % (self.delay or 1) == 0
-        turns = np.zeros(len(w), np.bool_)
-        turns[list(given)] = True
-        return turns
+        after_learning = np.zeros(len(w), np.bool_)
+        after_learning[list(given)] = True
+        return after_learning
 
     def _keep(self, rows: set[int]) -> None:
         """Keep the points at these numbers of rows alone; sums of others go to the next point."""

@@ -34,10 +34,10 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.prediction_sums import Sums
 from dmondrian.errors import DataError
 from dmondrian.uncertainty.temperature_scaling import (
-    Fitted,
+    FittedCalibration,
     calibrated,
     calibrated_std,
-    tells_labels,
+    calibrates_std,
 )
 
 _log = logging.getLogger("dmondrian")
@@ -52,15 +52,15 @@ class Part:
     plan: (
         Plan  # of these blocks alone, sent with the task: there is no shared folder to read it from
     )
-    calibration: Fitted | None
+    calibration: FittedCalibration | None
     parameters: ForestParameters
     guard: Guard | None = None
     is_detailed = False
 
     @property
-    def tells_labels(self) -> bool:
+    def calibrates_std(self) -> bool:
         """Whether standard deviations of the label are evaluated too."""
-        return tells_labels(self.calibration)
+        return calibrates_std(self.calibration)
 
     def found(self) -> None:
         """Return None: there are no results of earlier jobs."""
@@ -86,7 +86,7 @@ class Part:
                 mean = calibrated(self.parameters.forecasts(sums.mean), self.calibration)
             if self.parameters.levels:
                 mean = np.concatenate([mean, sums.mean], axis=1)
-            if self.tells_labels:
+            if self.calibrates_std:
                 std = calibrated_std(sums.variance, self.calibration)
                 mean = np.concatenate([mean, std], axis=1)
             measured.append((mean, y, encoded.weight))
@@ -241,10 +241,10 @@ def measure(
     # it has one forecast more than sums: the other class, or the point forecast beside quantiles;
     # for a calibrated regressor the standard deviation.
     its = model.parameters
-    has_std = tells_labels(model.calibration)
+    has_std = calibrates_std(model.calibration)
     has_std = has_std or (model.guard is not None and its.gives_label_variance)
     has_more = its.minimises_loss or its.learns_jointly or has_std
-    widths = {"sums": k + int(tells_labels(model.calibration)), "result": k + 2 + int(has_more)}
+    widths = {"sums": k + int(calibrates_std(model.calibration)), "result": k + 2 + int(has_more)}
     needs = row_needs((p.plan.blocks for p in parts), width, len(plan.schema.columns) + 2, widths)
     total: Likelihood | HeldOut = Likelihood()
     if model.n_draws is None:

@@ -24,7 +24,7 @@ from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, DataError
 from dmondrian.store import open_store
-from dmondrian.uncertainty.temperature_scaling import Fitted, kind_of
+from dmondrian.uncertainty.temperature_scaling import FittedCalibration, kind_of
 
 READ_SECONDS = 900.0
 """Longest wait for a read."""
@@ -42,7 +42,7 @@ class Model:
     schema: Schema
     digest: str  # of trees, schema and calibration
     parameters: ForestParameters
-    calibration: Fitted | None = None  # of its predictions
+    calibration: FittedCalibration | None = None  # of its predictions
     n_draws: int | None = None  # draws that normalise a density, which needs all trees at once
     has_distance: bool = True  # whether nodes have boxes
     guard: Guard | None = None  # of a forest that follows the stream

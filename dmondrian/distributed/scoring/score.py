@@ -61,7 +61,7 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.prediction_sums import Sums
 from dmondrian.errors import ParameterError
 from dmondrian.store import ExistsError, open_store
-from dmondrian.uncertainty.temperature_scaling import Fitted, tells_labels
+from dmondrian.uncertainty.temperature_scaling import FittedCalibration, calibrates_std
 
 FILE_ROWS = 131_072
 """Most rows of an output file that joins several blocks."""
@@ -85,7 +85,7 @@ class Part:
     keep: tuple[str, ...]
     classes: tuple[Any, ...] | None
     details: tuple[str, ...]  # names of the columns of deviation and distance, if requested
-    calibration: Fitted | None
+    calibration: FittedCalibration | None
     parameters: ForestParameters
     guard: Guard | None = None
 
@@ -95,9 +95,9 @@ class Part:
         return bool(self.details)
 
     @property
-    def tells_labels(self) -> bool:
+    def calibrates_std(self) -> bool:
         """Whether the standard deviations are calibrated ones of the label."""
-        return self.is_detailed and tells_labels(self.calibration)
+        return self.is_detailed and calibrates_std(self.calibration)
 
     def found(self) -> dict[str, Any] | None:
         """Return the manifest entry of the file if it exists and is intact."""

@@ -61,7 +61,7 @@ class Part(Protocol):
         """Whether squares and distances are summed."""
 
     @property
-    def tells_labels(self) -> bool:
+    def calibrates_std(self) -> bool:
         """Whether squares of the label are summed."""
 
     def found(self) -> Any:
@@ -121,7 +121,7 @@ def _summed(
     forest: Summing, part: Part, before: list[Sums] | None
 ) -> Iterator[tuple[Encoded, Sums]]:
     """Yield each block of the part with its sums."""
-    detailed, labels, done = part.is_detailed, part.tells_labels, 0
+    detailed, labels, done = part.is_detailed, part.calibrates_std, 0
     for blocks, X in _batches(forest, part.read()):
         onto = None if before is None else joined(before[done : done + len(blocks)])
         sums = forest.predict_sums(X, spread=detailed, distance=detailed, onto=onto, labels=labels)

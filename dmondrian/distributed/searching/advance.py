@@ -27,7 +27,7 @@ from dmondrian.ensemble.rows.prepared_rows import Preparation
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.prequential.forecast_lag import delay_of, kind_of
 from dmondrian.store import Store, open_store
-from dmondrian.uncertainty.temperature_scaling import begun
+from dmondrian.uncertainty.temperature_scaling import new_calibration
 
 PLAN = "plan.parquet"
 _MOST_BYTES = 2**40  # of a state
@@ -134,8 +134,9 @@ def _begun(
     progressive = Progressive(plan.schema.task, made, 0, delay)
     if "progressive" in metrics:
         progressive = Progressive.from_json(metrics["progressive"])
-    its = parameters.gives_label_variance, parameters.follows_stream
-    calibration = begun(candidate.calibrate, *its)
+    calibration = new_calibration(
+        candidate.calibrate, parameters.gives_label_variance, parameters.follows_stream
+    )
     if calibration is not None and metrics.get("calibration") is not None:
         calibration = type(calibration).from_json(metrics["calibration"])
     guard = None

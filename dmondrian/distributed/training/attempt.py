@@ -72,7 +72,7 @@ from dmondrian.errors import (
     ParameterError,
 )
 from dmondrian.prequential import forecast_lag
-from dmondrian.uncertainty.temperature_scaling import begun
+from dmondrian.uncertainty.temperature_scaling import new_calibration
 
 _log = logging.getLogger("dmondrian")
 
@@ -89,7 +89,8 @@ class AttemptOptions:
     listener: Listener | None = None
     job: str | None = None  # see `Lease.take`
     keep: int | None = None  # newest checkpoints that are kept; None for all
-    # Whether the last states are whole: their bytes then tell nothing of the way there.
+    # Whether the states at the end are whole: equal forests then have equal bytes, whatever
+    # checkpoints were made on the way.
     ends_whole: bool = True
     validation: Validation | None = None  # evaluates checkpoints on held-out data
     alerts: Alerts | None = None
@@ -129,7 +130,7 @@ def attempt_options(
         return AttemptOptions(interval, Limits(), listener(progress), keep=keep)
     if isinstance(window, bool) or not isinstance(window, int) or window < 1:
         raise ParameterError(f"window is {window!r}; expected an integer of at least 1")
-    limits = replace(Limits(), window=window, widest=window)
+    limits = replace(Limits(), window=window, largest_window=window)
     return AttemptOptions(interval, limits, listener(progress), keep=keep)
 
 
@@ -152,11 +153,11 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
     DMondrianError
         See :func:`dmondrian.distributed.train`.
     """
-    chain = run.stream.digests()
+    digests = run.stream.digests()
     attempt = Attempt(run, plan, options)
     seen, manifest = run.manifests(), attempt.newest()
     places, notes = places_of(plan), plan.about_learned
-    is_current = chain[-1] == plan.digest
+    is_current = digests[-1] == plan.digest
     is_done = is_current and attempt.is_end(manifest) and run.stream.has_noted(places, notes)
     is_done = is_done and not has_run_below(run)
     if not is_done:
@@ -170,7 +171,7 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
                 lease.end("refused", str(error))
                 raise
             run.stream.note_places(places, notes)  # workers read it whenever they restore a shard
-            if run.stream.digests() != chain:
+            if run.stream.digests() != digests:
                 attempt = Attempt(run, plan, options)
             if run.manifests() != seen:
                 manifest = attempt.newest()  # the previous holder of the lease got further
@@ -187,7 +188,7 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
                 run.stream.drop([plan.digest_at(position) for position in saved])
     attempt.ledger = attempt.ledger or attempt.open(manifest)
     if options.metrics is not None and not attempt.summary["rows"]:  # nothing was learned now
-        options.metrics.follow(attempt.standing(manifest))
+        options.metrics.follow(attempt.idle_progress(manifest))
     progressive = attempt.ledger.progressive
     # After a merge of runs nothing is known of the rows before its start.
     if progressive is not None and progressive.weight == 0.0 and progressive.start == 0:
@@ -220,7 +221,8 @@ def _learn(
         try:
             if not attempt.is_end(manifest):
                 manifest = attempt.drive(client, manifest, lease)
-                before = added(before, attempt.summary) if before else attempt.summary
+                now = attempt.summary
+                before = add_summaries(before, now) if before else now
             break
         except DamagedCheckpointError:  # the merged trees: they are made again, once
             if not tries_left:
@@ -244,50 +246,61 @@ def _learn_ranges(
     run, plan = attempt.run, attempt.plan
     below = run_below(run, plan)
     options = replace(attempt.options, validation=None, keep=LEAST, ends_whole=True)
-    own = Attempt(below, plan, options, run)
+    ranges = Attempt(below, plan, options, run)
     learned = below.latest(verify=False)
-    own.open(learned)
-    with own.noted(lease):
+    ranges.open(learned)
+    with ranges.noted(lease):
         for tries_left in (1, 0):
-            if not own.is_end(learned):
-                before = own.summary
-                learned = own.learn(client, learned, lease)
-                own.summary = added(before, own.summary)
+            if not ranges.is_end(learned):
+                before = ranges.summary
+                learned = ranges.learn(client, learned, lease)
+                ranges.summary = add_summaries(before, ranges.summary)
             assert learned is not None  # at the end
             try:
-                manifest = own.merge(learned, plan, client, lease)
+                manifest = ranges.merge(learned, plan, client, lease)
                 break
             except CorruptError as damage:  # those learned last are learned again
                 if not tries_left:
                     raise
                 learned = below.before(learned, damage)
-        own.summary |= {"merged_parts": own.ranges.n_parts, "workers": len(own.hosts)}
+        merged = {"merged_parts": ranges.ranges.n_parts, "workers": len(ranges.hosts)}
+        ranges.summary |= merged
         drop_run_below(run)
     text, position = f"saved at row {manifest.position:,}", manifest.position
-    attempt.options.events().tell("checkpoint", text, position=position, is_final=manifest.final)
-    return manifest, own.summary
+    attempt.options.events().notify("checkpoint", text, position=position, is_final=manifest.final)
+    return manifest, ranges.summary
 
 
-def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def add_summaries(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary of two attempts: what adds up added, the rest as of the second."""
     names = "rows", "seconds", "checkpoints", "recoveries", "rows_replayed"
-    sums = {name: one[name] + other[name] for name in names}
-    merged = {name: one[name] for name in ("merged_parts",) if name in one}
-    return {**merged, **other, **sums, "workers": max(one["workers"], other["workers"])}
+    sums = {name: first[name] + second[name] for name in names}
+    merged = {name: first[name] for name in ("merged_parts",) if name in first}
+    return {**merged, **second, **sums, "workers": max(first["workers"], second["workers"])}
 
 
 class Attempt:
-    """One attempt to train a run to the end of its stream; see `finish`."""
+    """One attempt to train a run to the end of its stream; see `finish`.
+
+    Parameters
+    ----------
+    run : Run
+    plan : Plan
+    options : AttemptOptions
+    main_run : Run or None
+        Of a run of ranges of rows: the run whose folder it is in, which events, alerts and the
+        record of attempts are of. By default `run`.
+    """
 
     def __init__(
-        self, run: Run, plan: Plan, options: AttemptOptions, whole: Run | None = None
+        self, run: Run, plan: Plan, options: AttemptOptions, main_run: Run | None = None
     ) -> None:
-        known = set(run.stream.digests()) if plan.earlier else set()
+        digests = set(run.stream.digests()) if plan.earlier else set()
         self.run, self.options = run, options
-        self.whole = run if whole is None else whole  # that people know of, and is noted
+        self.main_run = run if main_run is None else main_run
         self.ranges = RowRanges.of(run.run_json, plan.n_rows)
         self.n_rows = self.ranges.n_rows  # that the run learns
-        self.plan = replace(plan, earlier=_of_chain(plan, known)).with_digest_of(plan)
+        self.plan = replace(plan, earlier=_earlier_in_chain(plan, digests)).with_digest_of(plan)
         self.parameters = ForestParameters.from_json(run.run_json["parameters"])
         self.units = self._cut()
         self.ledger: Ledger | None = None
@@ -295,7 +308,7 @@ class Attempt:
         self._is_stopped = False  # where that was asked for, with all that was learned saved
         self._summarise(0, 0.0, None)
 
-    def standing(self, manifest: Manifest | None) -> Progress:
+    def idle_progress(self, manifest: Manifest | None) -> Progress:
         """Return the progress of a run that nobody works on."""
         assert self.ledger is not None
         rows = 0 if manifest is None else manifest.position
@@ -336,22 +349,25 @@ class Attempt:
         return self.run.latest() if self.is_end(manifest) else manifest
 
     def open(self, manifest: Manifest | None) -> Ledger:
-        """Return the ledger with the metrics of a checkpoint."""
+        """Return the ledger of a checkpoint, with its metrics; cut the stream into units there."""
         metrics = manifest.metrics if manifest is not None else {}
         position = manifest.position if manifest is not None else 0
         progressive = None
         if self.run.run_json.get("progressive"):
             saved = metrics.get("progressive")
             task = self.plan.schema.task
-            made = forecast_lag.kind_of(self.parameters)
+            kind = forecast_lag.kind_of(self.parameters)
             delay = forecast_lag.delay_of(self.parameters)
-            about = self.run.run_json
-            lag = lag_of_key(about.get("lags"), about.get("target"))
-            fresh = Progressive(task, made, position, delay, lag_of_key=lag)
+            run_json = self.run.run_json
+            lag = lag_of_key(run_json.get("lags"), run_json.get("target"))
+            fresh = Progressive(task, kind, position, delay, lag_of_key=lag)
             progressive = Progressive.from_json(saved) if saved else fresh
-            progressive.continue_as(made, delay)
-        its = self.parameters.gives_label_variance, self.parameters.follows_stream
-        calibration = begun(self.run.run_json["estimator"].get("calibrate"), *its)
+            progressive.continue_as(kind, delay)
+        calibration = new_calibration(
+            self.run.run_json["estimator"].get("calibrate"),
+            self.parameters.gives_label_variance,
+            self.parameters.follows_stream,
+        )
         if calibration is not None and metrics.get("calibration") is not None:
             calibration = type(calibration).from_json(metrics["calibration"])
         self.units = self._cut(position)
@@ -377,7 +393,7 @@ class Attempt:
     def _guard(self, stored: Any) -> Guard | None:
         """Return the guard of a forest that follows the stream, as a checkpoint has it.
 
-        It is of the members of the runs that this one adds to as well.
+        If this run adds trees to others, it is the guard of their members too.
         """
         if not self.parameters.follows_stream:
             return None
@@ -389,10 +405,10 @@ class Attempt:
         return guard
 
     def _writer(self, guard: Guard | None) -> SharesWriter | None:
-        """Return what keeps the members' forecasts, so that members can be added later.
+        """Return the writer of the members' forecasts, which members that are added later need.
 
-        None where a row has too many numbers, or rows before are not there: an earlier version
-        began the run.
+        None where a row has too many numbers, or forecasts of earlier rows are not there: an
+        earlier version began the run, or they were deleted.
         """
         if guard is None or share_width(self.parameters) > MOST_NUMBERS:
             return None
@@ -439,7 +455,7 @@ class Attempt:
 
     @contextmanager
     def noted(self, lease: Lease) -> Iterator[None]:
-        """Record what is done meanwhile as an attempt, when it ends: its time, and how it ended."""
+        """Record the block as an attempt when it ends: how long it took, and how it ended."""
         began, started = time.time(), time.monotonic()
         outcome, failure = "failed", None
         try:
@@ -467,15 +483,15 @@ class Attempt:
         DMondrianError
             See :func:`dmondrian.distributed.train`.
         """
-        _equip(client)
+        _register_shard_holder(client)
         timeline, events = Timeline(), self.options.events()
-        alerts, url = self.options.alerts, self.whole.url
+        alerts, url = self.options.alerts, self.main_run.url
 
         def listen(progress: Progress) -> None:
             timeline.add(progress)
             # Ctrl-C in another process that follows the run stops nothing.
             record = asdict(replace(progress, stops_at_once=False))
-            lease.tell(record, timeline.all_points(), events.newest())
+            lease.set_progress(record, timeline.all_points(), events.newest())
             if self.options.listener is not None:
                 self.options.listener(progress)
             if self.options.metrics is not None:
@@ -486,7 +502,7 @@ class Attempt:
         def observe(row: int, progress: Progress) -> None:
             if progress.window:
                 text = f"the last {counted(int(progress.window['rows']), 'row')} at row {row:,}"
-                events.tell("window", text, row=row, metrics=dict(progress.window))
+                events.notify("window", text, row=row, metrics=dict(progress.window))
             if alerts is not None:
                 alerts.look(values_of(progress), row, url, events)
 
@@ -500,7 +516,7 @@ class Attempt:
             return Coordinator(
                 client, self.run, self.ledger, self.options.interval, self.plan, manifest,
                 self.options.limits, ProgressReporter(listen), lease, events,
-                lambda: _equip(client), self.options.keep, self.options.validation,
+                lambda: _register_shard_holder(client), self.options.keep, self.options.validation,
                 observe if is_observed else None, self.options.ends_whole,
             )  # fmt: skip
 
@@ -539,7 +555,7 @@ class Attempt:
             A stop was asked for.
         """
         try:
-            return merge_ranges(self.whole, self.run, learned, plan, client, lease, self.hosts)
+            return merge_ranges(self.main_run, self.run, learned, plan, client, lease, self.hosts)
         except KeyboardInterrupt:
             self._is_stopped = True
             raise
@@ -573,26 +589,32 @@ class Attempt:
             "summary": self.summary,
         }
         try:
-            self.whole.attempt(info)
+            self.main_run.attempt(info)
         except Exception as error:  # noqa: BLE001 - a failure to record must not hide the outcome
             warnings.warn(f"the attempt could not be recorded: {error}", stacklevel=2)
 
 
-def _of_chain(plan: Plan, known: Collection[str | None]) -> tuple[tuple[int, str], ...]:
-    """Return the ends of earlier plans, each with the oldest plan of a run's chain that has it.
+def _earlier_in_chain(plan: Plan, digests: Collection[str | None]) -> tuple[tuple[int, str], ...]:
+    """Return the earlier plans of a plan by those that a run's chain still has.
 
     Parameters
     ----------
     plan : Plan
-    known : collection of str
-        Digests of the chain, which lacks plans that no checkpoint is of.
+    digests : collection of str
+        Of the chain, which lacks plans that no checkpoint is of.
+
+    Returns
+    -------
+    tuple of (int, str)
+        For each: its number of rows, and the digest of the first plan of the chain with these rows.
     """
+    earlier = plan.earlier
     # A part of a run may be newer than the run's first plans.
-    begin = next((k for k, (_, own) in enumerate(plan.earlier) if own in known), len(plan.earlier))
+    begin = next((k for k, (_, own) in enumerate(earlier) if own in digests), len(earlier))
     found, digest = [], plan.digest
-    for rows, own in reversed(plan.earlier[begin:]):
-        digest = own if own in known else digest
-        found.append((rows, digest))
+    for n_rows, own in reversed(earlier[begin:]):
+        digest = own if own in digests else digest
+        found.append((n_rows, digest))
     return tuple(reversed(found))
 
 
@@ -610,7 +632,7 @@ def _stopped_at(position: int, n_rows: int) -> str:
     )
 
 
-def _equip(client: Client) -> None:
+def _register_shard_holder(client: Client) -> None:
     """Register the plugin that holds shards, on all workers and those that join later."""
     try:
         register_plugin(client, ShardHolder())

@@ -2,10 +2,11 @@
 
 Relies on orders that can be repeated without harm (:mod:`dmondrian.distributed.worker.tasks`), on a
 ledger that settles answers in stream order, and on a run folder whose commit is atomic. Promises
-that a lost worker restores only its shards, from their newest saved blobs, and that workers which
-were to answer together with it answer again; that a failing shard is retried a bounded number of
-times; that no wait is unbounded; and that none of its decisions (placement, window, times of
-checkpoints, order of answers, which are joined) changes a byte of any shard.
+that after the loss of a worker only its shards are restored, from their newest saved blobs, and
+that workers whose replies were to be joined with its own answer again; that a failing shard is
+retried a bounded number of times; that no wait is unbounded; and that none of its decisions
+(placement, window, times of checkpoints, order of answers, which replies are joined) changes a byte
+of any shard.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from dmondrian.distributed.training.checkpoint_schedule import (
     CheckpointInterval,
     CheckpointSchedule,
 )
-from dmondrian.distributed.training.ledger import Ledger, Saved
+from dmondrian.distributed.training.ledger import Ledger, ShardEntries
 from dmondrian.distributed.training.order_sizes import OrderSizes
 from dmondrian.distributed.training.shard_places import ShardPlaces
 from dmondrian.distributed.training.shard_state import (
@@ -64,7 +65,7 @@ from dmondrian.distributed.worker.messages import (
     Restore,
     Step,
 )
-from dmondrian.distributed.worker.tasks import forget, hold, restore, step
+from dmondrian.distributed.worker.tasks import forget, halt, restore, step
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.ensemble.settings.stored_parameters import learns_jointly
 from dmondrian.errors import ClusterError, CorruptError, StoreError
@@ -78,7 +79,7 @@ RESTORING = 1.0
 """Most seconds between two restored shards for which the steps of others wait."""
 
 _TICK = 0.25  # longest wait for an answer, in seconds
-_HOLD_SECONDS = 5.0  # for workers to return the final positions of their shards
+_HALT_SECONDS = 5.0  # for workers to return the final positions of their shards
 _FATAL = (errors.DataError, errors.CheckpointError, errors.ParameterError, ClusterError)
 
 
@@ -106,14 +107,16 @@ class Coordinator:
         Held while it drives; checked before each commit.
     events : Events
         Receives lost workers, failures and recoveries.
-    equip : callable
-        Registers the worker plugin; called again after the scheduler was replaced.
+    register_plugin : callable
+        Registers `ShardHolder` with the workers; called again after the scheduler was replaced.
     keep : int or None
         Newest checkpoints that are kept, beside the best one; None for all.
     validation : Validation or None
         Evaluates each checkpoint on held-out data.
     observe : callable or None
         Called with a position and the progress there, each time `OBSERVED` rows were settled.
+    ends_whole : bool
+        Whether the states at the end of the stream are whole, and no differences.
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class Coordinator:
         reporter: ProgressReporter,
         lease: Lease,
         events: Events,
-        equip: Callable[[], None],
+        register_plugin: Callable[[], None],
         keep: int | None = None,
         validation: Validation | None = None,
         observe: Callable[[int, Progress], None] | None = None,
@@ -155,26 +158,27 @@ class Coordinator:
         ]
         self._is_joint = learns_jointly(run.run_json["parameters"])
         self._places = ShardPlaces(self._states)
-        self._to_ask: set[str] = set()  # workers that there may be orders for
+        self._to_check: set[str] = set()  # workers that may be due orders; see `_send`
         self._n_threads = 0  # of all workers
         self._n_restoring = len(self._states)  # shards that no worker holds yet
         self._last_restored = -float("inf")  # monotonic seconds
         self._sent: dict[str, dict[str, SentBundle]] = {}  # pending orders, by worker and key
         self._workers = Workers(client)
         self._lost_workers = LostWorkers(self._workers, self._states, self._row, events)
-        self._equip, self._keep, self._ends_whole = equip, keep, ends_whole
+        self._register_plugin, self._keep, self._ends_whole = register_plugin, keep, ends_whole
         self._events, self._validation = events, validation
         self._observe = observe
         self._results = ResultQueue(client)  # contexts: `AwaitedReply`
-        self._outgoing: list[Outgoing] = []  # bundles of this turn
+        self._outgoing: list[Outgoing] = []  # bundles submitted, which `_send_bundles` sends
         self._last_answer: dict[str, float] = {}  # by worker: monotonic seconds
-        self._marks = {u.index for u in self._units if interval.is_due(u)}
-        self._marks.add(len(self._units) - 1)
-        self._saves_whole: dict[int, bool] = {}  # by mark: whether all shards save whole states
-        self._floor = self._row(ledger.settled)  # no shard goes back behind it
-        self._high = ledger.settled  # unit after the furthest one ever sent
+        self._checkpoint_units = {u.index for u in self._units if interval.is_due(u)}
+        self._checkpoint_units.add(len(self._units) - 1)
+        # By unit of a checkpoint: whether all shards save whole states there.
+        self._saves_whole: dict[int, bool] = {}
+        self._floor = self._row(ledger.settled)  # position that no shard goes back behind
+        self._next_unsent = ledger.settled  # unit after the furthest one ever sent
         self._stop: int | None = None  # unit after which to stop; -1 before the first
-        self._generation = 0  # of steps: after `hold` workers begin none of an earlier one
+        self._generation = 0  # of steps: after `halt` workers begin none of an earlier one
         most_rows = max((unit.rows for unit in self._units), default=0)
         self._sizes = OrderSizes(8 * ledger.forecast_width * most_rows)
         self._speed = Speed(self.settled)
@@ -198,7 +202,7 @@ class Coordinator:
         self._workers.follow()
         try:
             self._workers.refresh(now=True)
-            self._drop_lost()  # notes who is there: none is lost yet
+            self._drop_lost()  # records which workers there are: none is lost yet
             check_open_files(self._client, len(self._workers.threads))
             if self._validation is not None and self.durable:  # a stop may have come before it
                 self._validation.begin(self.durable, self._client)
@@ -207,7 +211,7 @@ class Coordinator:
                 self._send()
                 self._receive()
                 if self._settle() or (self._stop is not None and not self._workers.threads):
-                    # Without workers nothing more can be saved: the newest checkpoint stands.
+                    # Without workers nothing more can be saved: the newest checkpoint is the last.
                     return self._ledger.settled == len(self._units)
             return self._finish_validation(interrupts)
         finally:
@@ -273,9 +277,9 @@ class Coordinator:
             self._validation.look(self._events)
         if self._stop is None and is_asked:
             self._stop = self._choose_stop()
-            self._ask_all()
+            self._check_all_later()
         elif self._stop is None and self.schedule.is_due and not self._is_evaluating:
-            self._marks.add(self._unsent())
+            self._checkpoint_units.add(self._unsent())
             self.schedule.note_request()
         self._reporter.report(self.progress)
 
@@ -297,7 +301,7 @@ class Coordinator:
 
     def _unsent(self) -> int:
         """Return the first unit not sent to any shard yet: all can still save at its end."""
-        return min(self._high, len(self._units) - 1)
+        return min(self._next_unsent, len(self._units) - 1)
 
     def _choose_stop(self) -> int:
         """Return the unit to stop after: the first at whose end all shards can be saved.
@@ -311,26 +315,33 @@ class Coordinator:
             self._workers.refresh(now=True)  # lost workers are not waited for
             self._drop_lost()
             self._generation += 1
-            asked = list(self._workers.threads)
-            rests = self._workers.query(
-                hold, self._run.url, self.attempt, self._generation, seconds=_HOLD_SECONDS
+            n_asked = len(self._workers.threads)
+            final_rows = self._workers.query(
+                halt, self._run.url, self.attempt, self._generation, seconds=_HALT_SECONDS
             )
             for state in self._states:
                 if state.is_held:  # running steps are sent again, and not learned twice
                     self._recall(state)
                     state.sent = state.done
-            if len(rests) == len(asked):
-                held = [self._held(state, rests.get(state.address or "")) for state in self._states]
-                saved = [self._row(state.base) for state in self._states]
-                stop = self._unit_that_ends_behind(max(held + saved))
-        pending = [mark for mark in self._marks if self._ledger.settled <= mark <= stop]
+            if len(final_rows) == n_asked:
+                final = [
+                    self._final_position(state, final_rows.get(state.address or ""))
+                    for state in self._states
+                ]
+                saved = [self._row(state.saved_unit) for state in self._states]
+                stop = self._unit_that_ends_behind(max(final + saved))
+        units = self._checkpoint_units
+        pending = [unit for unit in units if self._ledger.settled <= unit <= stop]
         stop = min(pending, default=stop)
-        self._marks.add(stop)
+        self._checkpoint_units.add(stop)
         return stop
 
-    def _held(self, state: ShardState, rests: Mapping[int, int] | None) -> int:
-        """Return the final position of a shard, of the rows that a worker's shards end at."""
-        row = (rests or {}).get(state.shard)
+    def _final_position(self, state: ShardState, rows: Mapping[int, int] | None) -> int:
+        """Return the position at which a shard halts; 0 if its worker does not hold it.
+
+        ``rows`` are those at which the shards of this worker halt, by shard.
+        """
+        row = (rows or {}).get(state.shard)
         part = state.shard // self._n_each
         return 0 if row is None else self._ranges.position_at(part, row)
 
@@ -348,8 +359,9 @@ class Coordinator:
                 self._lost_workers.report_unresponsive(address, self._limits.silence)
 
     def _drop_lost(self) -> None:
+        """Report workers that came and went; have the shards of those that went restored."""
         if self._lost_workers.report(self.settled, self.durable):
-            self._equip()
+            self._register_plugin()
         gone = [a for a in self._places.by_worker if a not in self._workers.threads]
         for address in gone:
             is_retired = self._workers.was_retired(address)
@@ -371,10 +383,10 @@ class Coordinator:
         if state.is_held:
             self._n_restoring += 1
             self.recoveries += 1
-            self.replayed += self._row(state.done) - self._row(state.base)
+            self.replayed += self._row(state.done) - self._row(state.saved_unit)
         self._recall(state)
         state.is_held = False
-        state.done = state.sent = state.base
+        state.done = state.sent = state.saved_unit
 
     def _recall(self, state: ShardState) -> None:
         """Cancel pending orders; a step that runs all the same does no harm."""
@@ -387,12 +399,12 @@ class Coordinator:
         state.pending.clear()
         state.early.clear()
         state.recalls += 1
-        self._ask(state)
+        self._check_later(state)
 
     def _break_up(self, address: str, apart: bool) -> None:
-        """Have all send again what they were to answer as one with this worker.
+        """Send again all orders whose replies were to be joined with those of this worker.
 
-        What they have learned is answered at once; ``apart``, by each for itself.
+        What was learned meanwhile is answered at once. With ``apart`` each worker answers alone.
         """
         for sent in list(self._sent.get(address, {}).values()):
             if sent.reply is not None and sent.reply.is_joint:
@@ -400,7 +412,7 @@ class Coordinator:
 
     def _send_again(self, reply: AwaitedReply, apart: bool) -> None:
         for sent in reply.bundles:
-            for state, unit in sent.orders:
+            for state, unit in sent.shard_units:
                 if apart and unit is not None:
                     state.apart = max(state.apart, unit + 1)
                 if state.shard in sent.wanted:
@@ -412,28 +424,31 @@ class Coordinator:
         unplaced = sorted(self._places.unplaced)
         places = self._workers.places(self._places.load(), len(unplaced)) if unplaced else []
         for shard, address in zip(unplaced, places, strict=False):  # none without workers
-            self._give(self._places.unplaced[shard], address)
+            self._place_on(self._places.unplaced[shard], address)
 
-    def _give(self, state: ShardState, address: str) -> None:
+    def _place_on(self, state: ShardState, address: str) -> None:
+        """Give a shard to a worker, which is to restore it."""
         self._places.move(state, address)
         self._last_answer[address] = time.monotonic()
-        self._ask(state)
+        self._check_later(state)
 
-    def _ask(self, state: ShardState) -> None:
-        """Note that there may be orders for a shard."""
+    def _check_later(self, state: ShardState) -> None:
+        """Have the next `_send` look whether there are orders for a shard."""
         if state.address is not None:
-            self._to_ask.add(state.address)
+            self._to_check.add(state.address)
 
-    def _ask_all(self) -> None:
-        """Note that there may be orders for all shards, as the window moved."""
-        self._to_ask.update(self._places.by_worker)
+    def _check_all_later(self) -> None:
+        """Have the next `_send` look for orders of all shards, as the window moved."""
+        self._to_check.update(self._places.by_worker)
 
     def _rebalance(self) -> None:
         """Move shards to less loaded workers, right after a commit."""
         self._workers.refresh(now=True)  # include workers that have just joined
         self._drop_lost()
-        held = [t.shard for t in self._states if t.address is not None and t.is_held]
-        places = {t.shard: t.address for t in self._states if t.address is not None}
+        held = [
+            state.shard for state in self._states if state.address is not None and state.is_held
+        ]
+        places = {state.shard: state.address for state in self._states if state.address is not None}
         moved: dict[str, list[int]] = {}  # by worker: shards moved away from it
         for shard, target in self._workers.moves(places, reversed(held)):
             state = self._states[shard]
@@ -441,7 +456,7 @@ class Coordinator:
             self._lose(state)
             self.recoveries, self.replayed = recoveries, replayed  # a move is no loss
             moved.setdefault(places[shard], []).append(shard)
-            self._give(state, target)
+            self._place_on(state, target)
         for address, shards in moved.items():
             self._workers.notify([address], forget, self._run.url, self.attempt, shards)
 
@@ -456,27 +471,27 @@ class Coordinator:
 
     def _send(self) -> None:
         """Send restores, and steps in stream order, within window and depth."""
-        now, asked = time.monotonic(), sorted(self._to_ask)
-        if not asked:
+        now, addresses = time.monotonic(), sorted(self._to_check)
+        if not addresses:
             return
-        self._to_ask.clear()
+        self._to_check.clear()
         self._n_threads = sum(self._workers.threads.values())
-        for address in asked:
+        for address in addresses:
             held = self._places.by_worker.get(address, {}).values()
             ready = [state for state in held if state.retry_at <= now]
             if len(ready) < len(held):
-                self._to_ask.add(address)  # again, when it is time
-            self._restore([t for t in ready if not t.is_held and not t.pending])
+                self._to_check.add(address)  # again, when it is time
+            self._restore([state for state in ready if not state.is_held and not state.pending])
             if self._is_restoring(now):
-                self._to_ask.add(address)
+                self._to_check.add(address)
             else:
                 self._step([state for state in ready if state.is_held])
         self._send_bundles()
 
     def _is_restoring(self, now: float) -> bool:
-        """Return whether steps wait for others' shards, to be answered as one with their steps.
+        """Return whether steps wait until other shards are restored, so that replies are joined.
 
-        No longer than these are restored one soon after the other: most of a run's shards are.
+        They wait while one shard after the other is restored within `RESTORING` seconds.
         """
         if self._n_restoring == 0 or not are_joined(len(self._workers.threads)):
             return False
@@ -485,9 +500,11 @@ class Coordinator:
     def _restore(self, states: list[ShardState]) -> None:
         """Have shards of one worker restored: empty ones together, others one by one."""
         empty = [state for state in states if state.digest is None]
-        for some in [empty] * bool(empty) + [[t] for t in states if t.digest is not None]:
+        for some in [empty] * bool(empty) + [
+            [state] for state in states if state.digest is not None
+        ]:
             orders = [self._order_to_restore(state) for state in some]
-            rank = min(state.base for state in some)
+            rank = min(state.saved_unit for state in some)
             self._submit(restore, orders, [(state, None) for state in some], rank)
 
     def _order_to_restore(self, state: ShardState) -> Restore:
@@ -497,10 +514,10 @@ class Coordinator:
             self.attempt,
             state.shard,
             state.address,
-            self._row_of(state, self._row(state.base)),
+            self._row_of(state, self._row(state.saved_unit)),
             state.digest,
             code_digest(),
-            self._ledger.next_stop(state.base),
+            self._ledger.next_stop(state.saved_unit),
             self._ranges.row_at(0, self._floor),
         )
 
@@ -515,19 +532,25 @@ class Coordinator:
         last = len(self._units) - 1 if self._stop is None else self._stop
         window = self._window(states[0].address)
         limit = min(self._ledger.settled + window, last + 1)
-        while free := [t for t in states if len(t.pending) < self._limits.depth]:
-            free = [t for t in free if t.sent < limit and self._ledger.can_learn(t.sent)]
+        while free := [state for state in states if len(state.pending) < self._limits.depth]:
+            free = [
+                state for state in free if state.sent < limit and self._ledger.can_learn(state.sent)
+            ]
             if not free:
                 break
             first = min(state.sent for state in free)
-            is_saving = first in self._marks  # then these alone: saving takes its own time
-            unfit = self._marks if not is_saving else range(first + 1, limit)
+            is_saving = (
+                first in self._checkpoint_units
+            )  # then these alone: saving takes its own time
+            unfit = self._checkpoint_units if not is_saving else range(first + 1, limit)
             free = [state for state in free if state.sent not in unfit]
             free.sort(key=lambda state: (state.sent, state.shard))
             if not self._step_together(free, is_saving, limit, window // self._limits.depth):
                 break
         if self._stop is not None and self._ledger.settled == self._stop + 1:
-            late = [t for t in states if not t.pending and t.base < t.done]
+            late = [
+                state for state in states if not state.pending and state.saved_unit < state.done
+            ]
             for state in late:
                 self._submit_steps([(state, self._stop)])
 
@@ -568,7 +591,7 @@ class Coordinator:
         for first in range(0, len(states), n_steps):
             steps: list[tuple[ShardState, int]] = []
             for state in states[first : first + n_steps]:
-                units = self._before_mark(range(state.sent, stop))
+                units = self._before_checkpoint(range(state.sent, stop))
                 steps += [(state, unit) for unit in units]
             if self._takes_more(address, len(steps), n_steps, threads):
                 self._submit_steps(sorted(steps, key=lambda pair: (pair[1], pair[0].shard)))
@@ -581,16 +604,16 @@ class Coordinator:
         While it has others to do, a small one waits for what will be sent with it.
         """
         sent = self._sent.get(address, {}).values()
-        pending = [len(one.orders) for one in sent if one.trains and not one.saves]
+        pending = [len(one.shard_units) for one in sent if one.trains and not one.saves]
         most = self._limits.depth * max(n_steps, threads)
         is_full = n_new >= n_steps and sum(pending) + n_new <= most
         return len(pending) < self._limits.depth or is_full
 
-    def _before_mark(self, units: range) -> range:
+    def _before_checkpoint(self, units: range) -> range:
         """Return the first of units that can be learned, up to a checkpoint; at least one."""
         stop = units.start + 1
-        while units.start not in self._marks and stop < units.stop:
-            if stop in self._marks or not self._ledger.can_learn(stop):
+        while units.start not in self._checkpoint_units and stop < units.stop:
+            if stop in self._checkpoint_units or not self._ledger.can_learn(stop):
                 break
             stop += 1
         return range(units.start, stop)
@@ -604,7 +627,7 @@ class Coordinator:
         self._submit(step, orders, [*steps], steps[0][1])
         for state, unit in steps:
             state.sent = max(state.sent, unit + 1)
-            self._high = max(self._high, state.sent)
+            self._next_unsent = max(self._next_unsent, state.sent)
 
     def _order_to_step(self, state: ShardState, unit: Unit, n_threads: int) -> Step:
         assert state.address is not None
@@ -621,8 +644,8 @@ class Coordinator:
             forecasts=forecasts,
             samples=is_new and self._ledger.needs_samples(forecasts),
             with_labels=is_new and state.shard % self._n_each == 0,
-            save=(is_new or unit.index == self._stop) and unit.index in self._marks,
-            whole=unit.index in self._marks and self._is_whole(unit.index),
+            save=(is_new or unit.index == self._stop) and unit.index in self._checkpoint_units,
+            whole=unit.index in self._checkpoint_units and self._is_whole(unit.index),
             last=self._ends_whole and unit.index == len(self._units) - 1,
             n_threads=n_threads,
             settled=self._row_of(state, self._units[settled].start),
@@ -632,40 +655,51 @@ class Coordinator:
             recalls=state.recalls,
         )
 
-    def _is_whole(self, mark: int) -> bool:
-        """Return whether the states of a checkpoint are to be whole, which is decided once.
+    def _is_whole(self, unit: int) -> bool:
+        """Return whether the states after a unit are to be whole, which is decided once.
 
         All shards save whole ones at a time now and then: the checkpoint before is then one that a
         damaged blob does not spoil along with those after it.
         """
-        if mark not in self._saves_whole:
+        if unit not in self._saves_whole:
             n_since = 0 if self.manifest is None else self.manifest.n_since_whole
-            for other in sorted(self._marks):  # those that are not committed yet
-                if self._ledger.settled <= other < mark:
+            for other in sorted(self._checkpoint_units):  # those that are not committed yet
+                if self._ledger.settled <= other < unit:
                     n_since = 0 if self._saves_whole.get(other) else n_since + 1
-            self._saves_whole[mark] = n_since >= MOST
-        return self._saves_whole[mark]
+            self._saves_whole[unit] = n_since >= MOST
+        return self._saves_whole[unit]
 
     def _submit(
         self,
         task: Any,
         orders: Sequence[Order],
-        about: list[tuple[ShardState, int | None]],
+        shard_units: list[tuple[ShardState, int | None]],
         rank: int,
     ) -> None:
-        """Have orders sent to shards of one worker, at the end of this turn."""
+        """Have orders sent to shards of one worker, at the end of `_send`.
+
+        Parameters
+        ----------
+        task : callable
+            `step` or `restore`.
+        orders : sequence of Order
+        shard_units : list of (ShardState, int or None)
+            Of each order: its shard, and the unit of a step.
+        rank : int
+            Lower ones are carried out first.
+        """
         bundle = Bundle(self._run.url, self.attempt, orders[0].address, tuple(orders))
         key = f"dmondrian-{task.__name__}-{uuid.uuid4().hex}"
-        shards = {state.shard for state, _ in about}
+        shards = {state.shard for state, _ in shard_units}
         saves = any(isinstance(order, Step) and order.save for order in orders)
-        sent = SentBundle(key, bundle.address, about, shards, saves)
+        sent = SentBundle(key, bundle.address, shard_units, shards, saves)
         self._sent.setdefault(bundle.address, {})[sent.key] = sent
-        for state, _ in about:
+        for state, _ in shard_units:
             state.pending[sent.key] = sent
         self._outgoing.append(Outgoing(sent, task, bundle, rank))
 
     def _send_bundles(self) -> None:
-        """Send what this turn has for all workers, those of many workers to be answered as one."""
+        """Send the bundles submitted since the last call; join the replies of many workers."""
         for some in in_groups(self._outgoing):
             future = submit(self._client, some)
             reply = AwaitedReply(str(future.key), [one.sent for one in some])
@@ -683,7 +717,7 @@ class Coordinator:
             timeout = 0.0
             awaited: AwaitedReply = finished.context
             if finished.error is not None and awaited.is_joint:
-                # No fault of a shard: one of the workers was lost, or whoever joined them failed.
+                # No fault of a shard: a worker was lost, or the task that joins replies failed.
                 self._workers.refresh(now=True)
                 self._drop_lost()
                 self._send_again(awaited, apart=True)
@@ -697,27 +731,27 @@ class Coordinator:
                 self._drop_lost()
             place = 0
             for sent in awaited.bundles:
-                self._take(sent, answers[place : place + len(sent.orders)], unforecast)
-                place += len(sent.orders)
+                self._take_bundle(sent, answers[place : place + len(sent.shard_units)], unforecast)
+                place += len(sent.shard_units)
             if self._is_joint:
-                self._ask_all()  # all wait for the sums of the last one
+                self._check_all_later()  # all wait for the sums of the last one
 
-    def _take(
+    def _take_bundle(
         self, sent: SentBundle, answers: list[Answer], unforecast: set[tuple[int, int | None]]
     ) -> None:
         """Process the answers to a bundle."""
-        for (state, unit), answer in zip(sent.orders, answers, strict=True):
+        for (state, unit), answer in zip(sent.shard_units, answers, strict=True):
             if state.shard not in sent.wanted:  # an order before it failed
                 continue
             if (state.shard, unit) in unforecast:  # as if it was not answered
                 self._recall(state)
                 state.sent = state.done
             else:
-                self._judge(state, unit, answer)
+                self._take_answer(state, unit, answer)
         self._note_answered(sent)
-        for state, _ in sent.orders:
+        for state, _ in sent.shard_units:
             state.pending.pop(sent.key, None)
-        self._to_ask.add(sent.address)
+        self._to_check.add(sent.address)
 
     def _take_forecasts(self, awaited: AwaitedReply, reply: Reply) -> set[tuple[int, int | None]]:
         """Record forecasts that were added on a worker; return shards and units without some.
@@ -726,10 +760,10 @@ class Coordinator:
         shards some of which have been asked apart, after a loss, cannot be used.
         """
         missing: set[tuple[int, int | None]] = set()
-        orders = awaited.orders
+        shard_units = awaited.shard_units
         for some in reply.added:
-            shards = {orders[place][0].shard for place in some.orders}
-            unit = orders[some.orders[0]][1]
+            shards = {shard_units[place][0].shard for place in some.places}
+            unit = shard_units[some.places[0]][1]
             assert unit is not None  # these are steps
             missing |= {(n, unit) for n in self._ledger.take_forecasts(unit, shards, some.sums)}
         return missing
@@ -741,7 +775,8 @@ class Coordinator:
         if not there:
             self._sent.pop(sent.address, None)
 
-    def _judge(self, state: ShardState, unit: int | None, answer: Answer) -> None:
+    def _take_answer(self, state: ShardState, unit: int | None, answer: Answer) -> None:
+        """Process an answer: to a step of a unit, or, without one, to an order to restore."""
         if answer.worker == state.address:
             self._last_answer[answer.worker] = time.monotonic()
         if answer.status == OK:
@@ -750,7 +785,7 @@ class Coordinator:
                 self._n_restoring -= 1
                 self._lost_workers.restored(state)
                 self.hosts.add(answer.worker)
-                self._ledger.take_sums(state.shard, state.base, answer.next_sums)
+                self._ledger.take_sums(state.shard, state.saved_unit, answer.next_sums)
             else:
                 self._advance(state, unit, answer)
         elif unit is not None and answer.status in (GAP, DIRTY) and state.awaits_before(unit):
@@ -759,28 +794,31 @@ class Coordinator:
             self._fail(state, answer, unit)
 
     def _advance(self, state: ShardState, unit: int, answer: Answer) -> None:
-        """Process answers in order: a saved state must not hide that an earlier answer is lost."""
+        """Process answers to steps in order of the units, so that none is passed over.
+
+        A state that is saved behind a lost answer would hide that loss.
+        """
         if unit < state.done:  # a step that was repeated to save
             self._note_saved(state, unit, answer)
             return
         state.early[unit] = answer
-        while (found := state.early.pop(state.done, None)) is not None:
+        while (answer_in_turn := state.early.pop(state.done, None)) is not None:
             unit = state.done
-            if found.status != OK:
-                self._fail(state, found, unit)
+            if answer_in_turn.status != OK:
+                self._fail(state, answer_in_turn, unit)
                 return
-            self._ledger.take(state.shard, unit, found)
-            for chunk in found.chunks:
+            self._ledger.take(state.shard, unit, answer_in_turn)
+            for chunk in answer_in_turn.chunks:
                 self._ledger.take_sums(state.shard, unit + 1, chunk.next_sums)
             state.done = unit + 1
             if unit > state.best:
                 state.best, state.failures, state.lost_workers = unit, 0, 0
-            self._note_saved(state, unit, found)
+            self._note_saved(state, unit, answer_in_turn)
 
     def _note_saved(self, state: ShardState, unit: int, answer: Answer) -> None:
         if answer.saved is not None:
-            state.base, (state.digest, state.n_bytes) = unit + 1, answer.saved
-            state.whole = answer.base
+            state.saved_unit, (state.digest, state.n_bytes) = unit + 1, answer.saved
+            state.base_blob = answer.base
             state.summary = answer.summary
             self.schedule.add_saving(answer.worker, answer.saving)
 
@@ -795,7 +833,7 @@ class Coordinator:
             if isinstance(kind, type) and issubclass(kind, _FATAL):
                 raise kind(answer.error[1])
         if state.fail(answer, self._limits):
-            raise state.final_error(answer, self._row(state.base if unit is None else unit))
+            raise state.final_error(answer, self._row(state.saved_unit if unit is None else unit))
         self._lost_workers.failed(state, answer, unit, self._limits.tries)
         if answer.status in (LOST, DIRTY):
             self._lose(state)
@@ -806,10 +844,10 @@ class Coordinator:
     def _settle(self) -> bool:
         """Score and commit complete units; return whether the run stops here."""
         while self._ledger.settled < len(self._units) and self._ledger.is_ready():
-            if self._is_evaluating and self._ledger.settled in self._marks:
+            if self._is_evaluating and self._ledger.settled in self._checkpoint_units:
                 break  # a checkpoint would be committed before the last one is evaluated
             unit, saved = self._ledger.settle()
-            self._ask_all()
+            self._check_all_later()
             is_passed = unit.stop // OBSERVED > unit.start // OBSERVED
             if self._observe is not None and (is_passed or unit.stop == self._n_rows):
                 self._observe(unit.stop, self.progress())
@@ -819,23 +857,24 @@ class Coordinator:
                     return True
                 if unit.index < len(self._units) - 1:
                     self._rebalance()
-        return self._stop is not None and self._ledger.settled > self._stop and self._close()
+        return self._stop is not None and self._ledger.settled > self._stop and self._commit_stop()
 
-    def _close(self) -> bool:
+    def _commit_stop(self) -> bool:
         """Commit the final states of a stopping run; return False until all shards are saved.
 
-        States at different positions are never committed together: the newest checkpoint stands.
+        States at different positions are never committed together: then the newest checkpoint is
+        the last one.
         """
-        settled, bases = self._ledger.settled, {state.base for state in self._states}
-        if min(bases) < settled:
+        settled, saved_units = self._ledger.settled, {state.saved_unit for state in self._states}
+        if min(saved_units) < settled:
             return False
         position = self._row(settled)
-        if bases == {settled} and position > self.durable:
-            saved = {t.shard: t.entry for t in self._states}
-            self._commit(position, saved, total([t.summary for t in self._states]))
+        if saved_units == {settled} and position > self.durable:
+            saved = {state.shard: state.entry for state in self._states}
+            self._commit(position, saved, total([state.summary for state in self._states]))
         return True
 
-    def _commit(self, position: int, saved: Saved, summary: Summary | None) -> None:
+    def _commit(self, position: int, saved: ShardEntries, summary: Summary | None) -> None:
         self._lease.check()
         if self._ledger.writer is not None:
             self._ledger.writer.write()
@@ -853,7 +892,7 @@ class Coordinator:
         text = f"saved at row {position:,}"
         is_final = self.manifest.final
         if self._ranges.n_parts == 1:  # else it is one of the run when all ranges are merged
-            self._events.tell("checkpoint", text, position=position, is_final=is_final)
+            self._events.notify("checkpoint", text, position=position, is_final=is_final)
         if self._validation is not None:
             self._validation.begin(position, self._client)
         if self._keep is not None:

@@ -30,7 +30,7 @@ from dmondrian.distributed.worker.add_forecasts import (
 from dmondrian.distributed.worker.messages import Answer, ChunkAnswer, ChunkSums
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.drift.age_weights import cut_at_marks
-from dmondrian.drift.guard import Guard, added, share_width
+from dmondrian.drift.guard import Guard, share_width, sum_shares
 from dmondrian.drift.label_blocks import LabelBlock
 from dmondrian.drift.waiting_rows import late_in_words
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -38,12 +38,12 @@ from dmondrian.ensemble.sums.exact_sums import label_moments
 from dmondrian.joint_fit.minibatch import batch_at
 from dmondrian.prequential.forecast_lag import BATCHES, SLICES, slices
 from dmondrian.prequential.forecasts import mean_over_trees
-from dmondrian.prequential.stream_sample import Sampled, add
+from dmondrian.prequential.stream_sample import Sampled, sum_samples
 from dmondrian.uncertainty.temperature_scaling import (
-    Fitted,
+    FittedCalibration,
     calibrated,
     calibrated_std,
-    tells_labels,
+    calibrates_std,
 )
 
 _log = logging.getLogger("dmondrian")
@@ -51,16 +51,18 @@ _log = logging.getLogger("dmondrian")
 LATE_ROWS = "late_rows"
 """Name of the count of rows that came after the block of their time."""
 
-_LEAST_ROWS = 100  # before a warning about them
-Saved = dict[int, dict[str, Any]]  # entries of a manifest, by shard
+ShardEntries = dict[int, dict[str, Any]]
+"""What a manifest has of each shard's state, by shard."""
+
+_LEAST_ROWS = 100  # before a warning about late rows
 
 
 @dataclass
 class _Forecasts:
     """Forecasts of a unit."""
 
-    shards: set[int] = field(default_factory=set)  # that they are of
-    sums: list[RunningChunkSums] = field(default_factory=list)  # of each chunk, over these shards
+    shards: set[int] = field(default_factory=set)  # whose forecasts are in the sums
+    sums: list[RunningChunkSums] = field(default_factory=list)  # of each chunk
 
 
 class Ledger:
@@ -87,9 +89,9 @@ class Ledger:
     guard : Guard or None
         Of a forest that follows the stream, as it was after the units settled before.
     writer : SharesWriter or None
-        Takes what the members of this run forecast, for members that are added later.
+        Stores what the members of this run forecast, for members that are added later.
     others : KeptShares or None
-        What members of other runs forecast, with which these are one forest.
+        What the members of other runs forecast, which are one forest with those of this run.
     n_parts : int
         Ranges of rows, each of which as many of the shards learn. With more than one no row is
         forecast.
@@ -101,7 +103,7 @@ class Ledger:
         n_shards: int,
         n_trees: int,
         progressive: Progressive | None,
-        calibration: Fitted | None,
+        calibration: FittedCalibration | None,
         counts: dict[str, int],
         settled: int,
         parameters: ForestParameters,
@@ -180,9 +182,9 @@ class Ledger:
             self._answers.setdefault(unit, {})[shard] = answer
 
     def take_forecasts(self, unit: int, shards: set[int], sums: list[ChunkSums]) -> set[int]:
-        """Record forecasts of a unit, summed over shards; return those that are without.
+        """Record forecasts of a unit, summed over shards; return the shards that still lack some.
 
-        Sums of shards some of which have forecasts already are not used.
+        A sum over shards of which some have forecasts already is not used.
 
         Parameters
         ----------
@@ -197,8 +199,8 @@ class Ledger:
         if there.shards.isdisjoint(shards):
             there.shards |= shards
             there.sums = there.sums or [RunningChunkSums() for _ in sums]
-            for whole, own in zip(there.sums, sums, strict=True):
-                whole.add(own)
+            for running, chunk_sums in zip(there.sums, sums, strict=True):
+                running.add(chunk_sums)
         return shards - there.shards
 
     def has_forecasts(self, shard: int, unit: int) -> bool:
@@ -208,9 +210,14 @@ class Ledger:
         return unit in self._forecasts and shard in self._forecasts[unit].shards
 
     def needs_samples(self, forecasts: bool) -> bool:
-        """Return whether forecasts of a sample are needed of an order, where it forecasts or not.
+        """Return whether an order is to return forecasts of a sample of rows, for the calibration.
 
-        They come with the forecasts of all rows, where these are needed, and are added with them.
+        Where all rows are forecast, only the orders that return these do: both are summed together.
+
+        Parameters
+        ----------
+        forecasts : bool
+            Whether the order is to return forecasts of all rows.
         """
         return self.calibration is not None and (forecasts or not self.needs_forecasts)
 
@@ -218,7 +225,7 @@ class Ledger:
         """Return whether all shards have answered for the oldest unsettled unit."""
         return len(self._answers.get(self.settled, {})) == self._n_shards
 
-    def settle(self) -> tuple[Unit, Saved]:
+    def settle(self) -> tuple[Unit, ShardEntries]:
         """Score the oldest unsettled unit; return it and the states saved at its end."""
         unit = self.units[self.settled]
         answers = self._answers.pop(self.settled)
@@ -226,7 +233,7 @@ class Ledger:
         mean = self.mean(unit.index)
         by_shard = [answers[shard].chunks for shard in sorted(answers)]
         forecasts = self._forecasts.pop(unit.index, _Forecasts())
-        # Whoever takes an answer sees to it that its forecasts are there, perhaps in a sum.
+        # `take` has recorded the forecasts of an answer, or `take_forecasts` a sum with them.
         assert len(forecasts.shards) in (0, self._n_shards)
         n_each = self._n_shards // self._n_parts
         for first in range(0, self._n_shards, n_each):  # shards of the same rows
@@ -261,26 +268,28 @@ class Ledger:
         if first.y is None:
             return
         sampled = [chunk.sampled for chunk in chunks if chunk.sampled is not None]
-        drawn = add(sampled) if sampled else None  # where rows are not forecast but for these
+        drawn = (
+            sum_samples(sampled) if sampled else None
+        )  # where rows are not forecast but for these
         if sums is not None and sums.sampled is not None:
             drawn = sums.sampled
         if mean is None and sums is not None and sums.total is not None:
             mean = mean_over_trees(sums.total, self._n_trees)
-        turns = None if self.progressive is None else self._turns(first)
-        before, n_early, std = 0, 0, None
+        after_learning = None if self.progressive is None else self._rows_after_learning(first)
+        n_before, n_early, std = 0, 0, None
         if self.guard is not None:
             assert sums is not None  # it needs forecasts
-            before, n_early = self.guard.position, self._n_early(self.guard, first)
-            mean, std = self._guarded(self.guard, first, sums)
+            n_before, n_early = self.guard.position, self._n_early(self.guard, first)
+            mean, std = self._mix_by_guard(self.guard, first, sums)
         if self.progressive is None or mean is None:
             self._calibrate(drawn, first.y)
             return
         self._cover(mean, std, first, n_early)
         mean = self._calibrated(self._parameters.forecasts(mean), first.y, drawn)
         if n_early > 0:
-            mean = self._with_first_label(mean, first.y, first.weight, before, n_early)
+            mean = self._with_first_label(mean, first.y, first.weight, n_before, n_early)
         mean = self._without_first(mean, first.y, first.weight)
-        self.progressive.add(mean, first.y, first.weight, turns, first.earlier)
+        self.progressive.add(mean, first.y, first.weight, after_learning, first.earlier)
         self._warn_of_drift()
         if self.progressive.is_worse_than_mean and not self._is_warned:
             self._is_warned = True
@@ -300,7 +309,7 @@ class Ledger:
             known = np.where(np.cumsum(w > 0.0) > n_early, std, np.nan)
             coverage.add_deviations(mean[:, 0] - chunk.y, known, w)
 
-    def _turns(self, chunk: ChunkAnswer) -> list[int] | None:
+    def _rows_after_learning(self, chunk: ChunkAnswer) -> list[int] | None:
         """Return which rows of a chunk are forecast after the one before them was learned.
 
         None where the delay tells it.
@@ -316,13 +325,13 @@ class Ledger:
             rows = np.arange(len(chunk.y)) if chunk.weight is None else np.flatnonzero(chunk.weight)
             return [
                 int(rows[part.start])
-                for part, is_after_end, _ in self._cut(self.guard, chunk)
+                for part, is_after_end, _ in self._label_blocks(self.guard, chunk)
                 if is_after_end or self.guard.position + part.start == 0
             ]
         return None
 
-    def _cut(self, guard: Guard, chunk: ChunkAnswer) -> list[LabelBlock]:
-        """Return the blocks of the rows of positive weight, which the guard has not learned."""
+    def _label_blocks(self, guard: Guard, chunk: ChunkAnswer) -> list[LabelBlock]:
+        """Return the blocks of labels of a chunk's rows of positive weight, not mixed yet."""
         y, times = chunk.y, chunk.times
         assert y is not None  # checked by the caller
         kept = np.ones(len(y), np.bool_) if chunk.weight is None else chunk.weight > 0.0
@@ -335,7 +344,7 @@ class Ledger:
             return guard.blocks.delay - guard.position
         if guard.rows_so_far["learned"]:
             return 0
-        return sum(part.stop - part.start for part, *_ in self._cut(guard, chunk)[:1])
+        return sum(part.stop - part.start for part, *_ in self._label_blocks(guard, chunk)[:1])
 
     def _warn_of_drift(self) -> None:
         """Warn, once, if the last rows show that the stream drifts."""
@@ -344,10 +353,10 @@ class Ledger:
             return
         self._is_warned_of_drift = True
         what = drift_in_words(stream.test, stream.task)
-        its = self._parameters
-        _log.warning("%s%s", what, drift_advice(its.algorithm, its.follows_stream))
+        advice = drift_advice(self._parameters.algorithm, self._parameters.follows_stream)
+        _log.warning("%s%s", what, advice)
 
-    def _guarded(
+    def _mix_by_guard(
         self, guard: Guard, chunk: ChunkAnswer, sums: RunningChunkSums
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the forecasts of consecutive rows by a guard, which learns their labels.
@@ -361,37 +370,38 @@ class Ledger:
         kept = np.ones(len(y), np.bool_) if w is None else w > 0.0
         weights = np.empty(0) if w is None else w[kept]
         times = None if chunk.times is None else chunk.times[kept]
-        start, found, n_rows = guard.position, [], int(np.count_nonzero(kept))
-        noted = {
+        start, parts, n_rows = guard.position, [], int(np.count_nonzero(kept))
+        exponents = {
             start + part.stop: np.concatenate(
-                [ages[start + part.stop] for _, ages in sorted(sums.ages.items())]
+                [at_marks[start + part.stop] for _, at_marks in sorted(sums.exponents.items())]
             )
             for part, is_mark in cut_at_marks(start, n_rows)
             if is_mark
         }
         if self.writer is not None:
-            self.writer.add(shares, noted)
+            self.writer.add(shares, exponents)
         if self._others is not None and n_rows:
-            shares = added([*self._others.of(start, n_rows), shares])
-            noted = {
-                at: np.concatenate([self._others.ages_at(at), its]) for at, its in noted.items()
+            shares = sum_shares([*self._others.of(start, n_rows), shares])
+            exponents = {
+                at: np.concatenate([self._others.exponents_at(at), own])
+                for at, own in exponents.items()
             }
         for part, is_mark in cut_at_marks(start, n_rows):
-            own = {key: whole[part] for key, whole in shares.items()}
-            of_part = None if times is None else times[part]
-            found.append(guard.mix_and_step(own, y[kept][part], weights[part], of_part))
+            of_part = {key: whole[part] for key, whole in shares.items()}
+            part_times = None if times is None else times[part]
+            parts.append(guard.mix_and_step(of_part, y[kept][part], weights[part], part_times))
             if is_mark and self.progressive is not None:
-                shares_now = guard.age_shares(noted[start + part.stop])
-                self.progressive.ages.add(start + part.stop, shares_now.tolist())
+                age_shares = guard.age_shares(exponents[start + part.stop])
+                self.progressive.ages.add(start + part.stop, age_shares.tolist())
         self._note_late(guard)
         k, n_classes = self._parameters.n_outputs, self._parameters.n_classes
         mean = np.full((len(y), k), 1.0 / n_classes if n_classes else 0.0)
         std = None if n_classes else np.full(len(y), np.nan)
-        if found:
-            whole = np.concatenate(found)
-            mean[kept] = whole[:, :k]  # of numbers the mean
+        if parts:
+            mixed = np.concatenate(parts)
+            mean[kept] = mixed[:, :k]  # of numbers the mean
             if std is not None:
-                std[kept] = np.sqrt(whole[:, 1])
+                std[kept] = np.sqrt(mixed[:, 1])
         return mean, std
 
     def _note_late(self, guard: Guard) -> None:
@@ -428,20 +438,20 @@ class Ledger:
         mean: np.ndarray,
         y: np.ndarray,
         weight: np.ndarray | None,
-        before: int,
+        n_before: int,
         n_early: int,
     ) -> np.ndarray:
-        """Return forecasts with those of the first ``n_early`` rows set to the first label.
+        """Return forecasts of numbers with those of the first ``n_early`` rows set to one label.
 
-        Of numbers: no label was learned before them. Rows count that have a weight, of which
-        ``before`` came earlier.
+        That is the first label of the stream: no label was learned before these rows. Rows are
+        counted that have a weight, of which ``n_before`` came in earlier chunks.
         """
         totals = self.progressive
         kept = np.ones(len(y), np.bool_) if weight is None else weight > 0.0
         is_first = totals is not None and totals.task == "regression" and totals.start == 0
-        if totals is None or totals.stream is None or not is_first or not (before or kept.any()):
+        if totals is None or totals.stream is None or not is_first or not (n_before or kept.any()):
             return mean
-        label = totals.stream.baselines.mean[0] if before else y[np.argmax(kept)]
+        label = totals.stream.baselines.mean[0] if n_before else y[np.argmax(kept)]
         return np.where((np.cumsum(kept) <= n_early)[:, None], label, mean)
 
     def _calibrated(self, mean: np.ndarray, y: np.ndarray, drawn: Sampled | None) -> np.ndarray:
@@ -460,7 +470,7 @@ class Ledger:
 
     def _cover_one(self, one: Sampled, y: np.ndarray) -> None:
         """Count whether a label lies within the intervals of its sampled forecast, of a number."""
-        if self.progressive is None or not tells_labels(self.calibration):
+        if self.progressive is None or not calibrates_std(self.calibration):
             return
         with np.errstate(over="ignore", invalid="ignore"):
             mean, variance = label_moments(one.sums, self._n_trees, one.units)

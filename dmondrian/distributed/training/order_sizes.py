@@ -106,7 +106,7 @@ class OrderSizes:
             return limits.window
         in_order = _seconds_of_order(n_workers) * threads / max(seconds * n_shards, 1e-9)
         most = WINDOW_BYTES // (self._step_bytes * max(1, n_shards))
-        units = min(limits.widest, most, int(limits.depth * in_order))
+        units = min(limits.largest_window, most, int(limits.depth * in_order))
         return max(limits.window, units)
 
 

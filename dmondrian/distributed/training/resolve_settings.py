@@ -115,7 +115,7 @@ def first_rows(plan: Plan, warmup_rows: int = LAST) -> Rows:
     """
     if _is_interleaved(plan):
         return _interleaved_rows(plan, warmup_rows)
-    first = Warmup.begun((), plan.schema.n_features, warmup_rows)
+    first = Warmup.without_rows((), plan.schema.n_features, warmup_rows)
     for chunk in plan.chunks:
         read = read_chunk(plan, chunk)
         assert read.y is not None  # a plan to learn from has a target

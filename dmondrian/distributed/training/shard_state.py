@@ -1,4 +1,4 @@
-"""The coordinator's record of each shard, and the limits of a run."""
+"""The coordinator's records of shards and of orders that were sent, and the limits of a run."""
 
 from __future__ import annotations
 
@@ -30,15 +30,13 @@ class Limits:
     """Limits of a run; none of them changes a forest."""
 
     window: int = 4  # units that shards may be ahead of the last settled one
-    widest: int = 128  # the same where units take a short time, and their forecasts little memory
+    largest_window: int = 128  # where units take a short time, and their forecasts little memory
     depth: int = 2  # pending orders of a shard: one runs, one is queued at the worker
     lost_workers: int = 8  # workers that a shard may lose in a row without progress; those that
     # the cluster retired do not count
     tries: int = 4  # failures of a shard in a row before the run gives up
     outage: float = 90.0  # seconds for which reads of remote data may fail before the run gives up
-    silence: float = (
-        900.0  # seconds without an answer after which the coordinator gives up a worker
-    )
+    silence: float = 900.0  # seconds without an answer after which a worker is given up
 
 
 @dataclass
@@ -46,12 +44,10 @@ class ShardState:
     """Progress, worker and failures of one shard."""
 
     shard: int
-    base: int  # unit after the newest saved state
+    saved_unit: int  # unit after the newest saved state
     digest: str | None  # blob of that state; None for empty trees
     n_bytes: int = 0  # size of that blob
-    whole: tuple[str, int] | None = (
-        None  # digest and size of what it is the difference from, if any
-    )
+    base_blob: tuple[str, int] | None = None  # of the whole state that it is a difference from
     summary: Summary | None = None  # of its trees, if this attempt saved them
     address: str | None = None  # worker that holds it
     is_held: bool = False  # whether it is restored there
@@ -63,27 +59,27 @@ class ShardState:
     lost_workers: int = 0  # since the last progress
     retry_at: float = 0.0  # monotonic seconds; nothing is sent before
     pending: dict[str, SentBundle] = field(default_factory=dict)  # its pending orders, by key
-    apart: int = 0  # steps before this unit are not answered together with other workers'
+    apart: int = 0  # replies to steps before this unit are not joined with other workers'
     recalls: int = 1  # how often its orders were recalled, and 1; see `Step.recalls`
     early: dict[int, Answer] = field(default_factory=dict)  # by unit: answers out of order
 
     def __post_init__(self) -> None:
         """Start at the saved state: the rows before it are learned."""
-        self.done = self.sent = self.base
-        self.best = self.base - 1
+        self.done = self.sent = self.saved_unit
+        self.best = self.saved_unit - 1
 
     @property
     def entry(self) -> dict[str, Any]:
         """What a manifest has of its saved state."""
         assert self.digest is not None
-        return shard_entry((self.digest, self.n_bytes), self.whole)
+        return shard_entry((self.digest, self.n_bytes), self.base_blob)
 
     def awaits_before(self, unit: int) -> bool:
         """Return whether an order for an earlier unit is pending that is not answered yet."""
         return any(
             state is self and u is not None and self.done <= u < unit
             for sent in self.pending.values()
-            for state, u in sent.orders
+            for state, u in sent.shard_units
             if self.shard in sent.wanted
         )
 
@@ -108,8 +104,8 @@ class ShardState:
         is_of_a_store = answer.error is not None and answer.error[0] in _OF_STORES
         return (StoreError if is_of_a_store else ClusterError)(
             f"shard {self.shard} failed {self.failures} times in a row at position {position}, "
-            f"last on worker {answer.worker} ({cause}); what is saved stands: when the cause is "
-            f"gone, run the same command again"
+            f"last on worker {answer.worker} ({cause}); what is saved is safe: when the cause is "
+            f"gone, run the same command again to go on from there"
         )
 
 
@@ -119,20 +115,20 @@ class SentBundle:
 
     key: str  # of the Dask task
     address: str  # worker
-    orders: list[tuple[ShardState, int | None]]  # shard and unit of each; no unit for restores
+    shard_units: list[tuple[ShardState, int | None]]  # shard and unit of each; no unit for restores
     wanted: set[int]  # shards whose answers count: the orders of others were recalled
-    saves: bool = False  # answered when the states are stored, which no thread of the worker does
+    saves: bool = False  # answered once the states are stored, beside the worker's threads
     reply: AwaitedReply | None = None  # set when it is sent
 
     @property
     def trains(self) -> bool:
         """Whether these are steps, and not restores."""
-        return self.orders[0][1] is not None
+        return self.shard_units[0][1] is not None
 
     @property
     def is_apart(self) -> bool:
-        """Whether it is to be answered for itself."""
-        return any(unit is None or unit < state.apart for state, unit in self.orders)
+        """Whether its reply is not to be joined with those of other workers."""
+        return any(unit is None or unit < state.apart for state, unit in self.shard_units)
 
 
 @dataclass(eq=False)
@@ -153,9 +149,9 @@ class AwaitedReply:
         return any(sent.wanted for sent in self.bundles)
 
     @property
-    def orders(self) -> list[tuple[ShardState, int | None]]:
+    def shard_units(self) -> list[tuple[ShardState, int | None]]:
         """Shard and unit of each order."""
-        return [order for sent in self.bundles for order in sent.orders]
+        return [pair for sent in self.bundles for pair in sent.shard_units]
 
     def of(self, finished: FinishedTask) -> Reply:
         """Return the answer to each order, with status `GONE` where there is none."""
@@ -163,5 +159,5 @@ class AwaitedReply:
             return finished.result
         about = type(finished.error).__name__, str(finished.error)
         return Reply(
-            [Answer(GONE, state.shard, "unknown", error=about) for state, _ in self.orders]
+            [Answer(GONE, state.shard, "unknown", error=about) for state, _ in self.shard_units]
         )

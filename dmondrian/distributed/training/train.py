@@ -30,7 +30,7 @@ from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.cluster.prometheus_metrics import HOST, PrometheusMetrics
 from dmondrian.distributed.training.attempt import (
     AttemptOptions,
-    added,
+    add_summaries,
     attempt_options,
     finish,
 )
@@ -306,7 +306,7 @@ def train_on_batches(
         with about_batches(batches):
             run, now = train_on(batches.out)
         drop_learned(batches, run)
-        summary = now.summary if found is None else added(found.summary, now.summary)
+        summary = now.summary if found is None else add_summaries(found.summary, now.summary)
         found = replace(now, summary=summary)
         if n < wanted:
             return found
@@ -369,7 +369,7 @@ def bring_to_end(
         _look_at_held_out(run, validation.progress(), options, events)
     summary = dict(attempts[0].summary)
     for other in attempts[1:]:
-        summary = added(other.summary, summary)
+        summary = add_summaries(other.summary, summary)
     # Run and parts learn the same rows of the stream.
     summary["rows"] = max(attempt.summary["rows"] for attempt in attempts)
     seconds = summary["seconds"]

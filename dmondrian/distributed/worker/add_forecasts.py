@@ -47,7 +47,7 @@ class RunningChunkSums:
         self._total: RunningSum | None = None
         self.sampled: Sampled | None = None
         self.shares: Shares | None = None
-        self.ages: dict[int, dict[int, Any]] = {}
+        self.exponents: dict[int, dict[int, Any]] = {}
 
     def add(self, part: ChunkSums) -> None:
         """Add forecasts of other shards, which are not changed."""
@@ -66,7 +66,7 @@ class RunningChunkSums:
                     self.shares[key] = whole.copy()
                 elif key != UNIT:  # which all know alike
                     self.shares[key] += whole
-        self.ages |= part.ages
+        self.exponents |= part.exponents
 
     @property
     def total(self) -> Any:
@@ -75,20 +75,24 @@ class RunningChunkSums:
 
     def sums(self) -> ChunkSums:
         """Return what was added."""
-        return ChunkSums(self.total, self.sampled, self.shares, self.ages)
+        return ChunkSums(self.total, self.sampled, self.shares, self.exponents)
 
 
 def sums_of(shard: int, chunk: ChunkAnswer) -> ChunkSums:
     """Return what one shard forecast."""
     return ChunkSums(
-        chunk.total, chunk.sampled, chunk.shares, {shard: chunk.ages} if chunk.ages else {}
+        chunk.total,
+        chunk.sampled,
+        chunk.shares,
+        {shard: chunk.exponents} if chunk.exponents else {},
     )
 
 
 def without_forecasts(answer: Answer) -> Answer:
     """Return an answer without what is in sums."""
     chunks = [
-        replace(chunk, total=None, sampled=None, shares=None, ages={}) for chunk in answer.chunks
+        replace(chunk, total=None, sampled=None, shares=None, exponents={})
+        for chunk in answer.chunks
     ]
     return replace(answer, chunks=chunks)
 
@@ -128,12 +132,12 @@ def join_replies(replies: Sequence[Reply]) -> Reply:
         first = len(whole.answers)
         whole.answers += reply.answers
         for some in reply.added:
-            moved = replace(some, orders=[first + place for place in some.orders])
+            moved = replace(some, places=[first + place for place in some.places])
             by_rows.setdefault((some.start, some.stop), []).append(moved)
     for (start, stop), parts in by_rows.items():
-        orders = [place for part in parts for place in part.orders]
+        places = [place for part in parts for place in part.places]
         sums = _added([part.sums for part in parts])
-        whole.added.append(AddedForecasts(start, stop, orders, sums))
+        whole.added.append(AddedForecasts(start, stop, places, sums))
     return whole
 
 

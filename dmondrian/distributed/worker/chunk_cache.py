@@ -89,12 +89,11 @@ class PreparedChunk:
         Returns
         -------
         rows : PreparedRows
-        about : Encoded
+        encoded : Encoded
             Their targets, weights and counts; see `Encoded.between`.
         """
-        return self.rows[self._encoded.left_between(start, stop)], self._encoded.between(
-            start, stop
-        )
+        rows = self.rows[self._encoded.left_between(start, stop)]
+        return rows, self._encoded.between(start, stop)
 
 
 class ChunkCache:

@@ -36,7 +36,7 @@ class HeldShard(Protocol):
         """Address of the worker that holds the shard."""
 
     @property
-    def base(self) -> int:
+    def saved_unit(self) -> int:
         """Unit after its saved state."""
 
     @property
@@ -153,7 +153,7 @@ class LostWorkers:
         self._restoring.update(shards)
         what = self._idle
         if shards:
-            first = min(self._row(state.base) for state in held)
+            first = min(self._row(state.saved_unit) for state in held)
             what = f"it held {listed('shard', shards)}: restoring from row {first:,}"
         if not workers.threads:
             self._is_waiting = True
@@ -201,7 +201,7 @@ class LostWorkers:
         if now - self._failures.get(answer.error, -_QUIET) < _QUIET:
             return
         self._failures[answer.error] = now
-        position = self._row(state.base if unit is None else unit)
+        position = self._row(state.saved_unit if unit is None else unit)
         what = "restoring it and " if answer.status in (DIRTY, LOST) else ""
         self._events.add(
             "shard_failed",

@@ -49,17 +49,15 @@ class Step(Order):
     with_labels: bool = False  # return targets, weights and counts: asked of one shard only
     samples: bool = False  # return forecasts of the row sample that calibration is fitted to
     save: bool = False  # upload the state at `stop`
-    whole: bool = False  # not as the difference from another one
-    last: bool = False  # and nothing will be saved as the difference from it
+    whole: bool = False  # upload it whole, not as the difference from another one
+    last: bool = False  # no later state will be saved as a difference from this one
     n_threads: int = 1  # threads over trees
     settled: int = 0  # rows before it are scored: their answers may be dropped
-    mean: np.ndarray | None = (
-        None  # float64 [n, k], predictions of the rows, averaged over all trees
-    )
+    mean: np.ndarray | None = None  # float64 [n, k], predictions averaged over all trees
     next_stop: int = 0  # for joint fits: end of the next mini-batch to sum predictions of
-    generation: int = 0  # after `hold` a worker begins no step of an earlier generation
-    # How often the shard's orders were recalled: where a step failed, a worker begins no later
-    # step with the same number. 0 for a step that does not depend on others.
+    generation: int = 0  # after `halt` a worker begins no step of an earlier generation
+    # How often orders of the shard were recalled, as `ShardState.recalls` counts: after a step that
+    # failed a worker begins none with the same count. 0 for a step that depends on no other.
     recalls: int = 0
 
 
@@ -73,8 +71,8 @@ class Bundle(Generic[_Orders]):
     run: str
     attempt: str
     address: str
-    orders: tuple[_Orders, ...]  # for each shard in stream order
-    adds: bool = False  # its forecasts are added to those of other workers
+    orders: tuple[_Orders, ...]  # those to one shard in stream order
+    adds: bool = False  # a task will add its forecasts to those of other workers
 
 
 @dataclass
@@ -82,7 +80,7 @@ class ChunkAnswer:
     """A shard's results for consecutive rows of one chunk, or of a part of one."""
 
     start: int  # position of the first row
-    # What is forecast is None also where it is in `AddedForecasts`.
+    # Forecasts are None where none were asked for, and where `AddedForecasts` has them.
     total: Summed | None = None  # forecasts [n, K] summed over the shard's trees
     sampled: Sampled | None = None  # forecasts of a sample of rows, summed as integers
     y: np.ndarray | None = None  # float64 [n]
@@ -93,8 +91,8 @@ class ChunkAnswer:
     next_sums: np.ndarray | None = None  # float64 [m, k], predictions of the next mini-batch
     dropped: np.ndarray | None = None  # int64, places of rows that are not among the n
     shares: Shares | None = None  # forecasts by kind of member, of rows of positive weight
-    # float64 [T, 1 + k] by rows learned: exponents of each member's inputs
-    ages: dict[int, np.ndarray] = field(default_factory=dict)
+    # By rows learned, of a forest that follows the stream: see `Members.exponents_at_marks`.
+    exponents: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property
     def has_forecasts(self) -> bool:
@@ -107,7 +105,7 @@ MOVED = "moved"  # the task ran on another worker than it was meant for
 LOST = "lost"  # this worker does not hold the shard, or has dropped an answer
 GAP = "gap"  # the shard is not at the step's start: an earlier step failed or has not run here
 DIRTY = "dirty"  # learning failed half way: the shard must be restored
-HELD = "held"  # the step is of an earlier generation and was not begun
+HALTED = "halted"  # the step is of an earlier generation and was not begun
 GONE = "gone"  # no answer: a lost worker, an error outside the order
 DAMAGED = "damaged"  # the blob to restore from is missing, or has other bytes than were saved
 FAILED = "failed"  # reading or saving failed: the shard is whole and the order can be repeated
@@ -139,8 +137,8 @@ class ChunkSums:
     total: Summed | None = None
     sampled: Sampled | None = None
     shares: Shares | None = None
-    # by shard: see `ChunkAnswer`; they are not added
-    ages: dict[int, dict[int, np.ndarray]] = field(default_factory=dict)
+    # By shard, as they are not added: see `ChunkAnswer`.
+    exponents: dict[int, dict[int, np.ndarray]] = field(default_factory=dict)
 
 
 @dataclass
@@ -149,13 +147,13 @@ class AddedForecasts:
 
     start: int  # position of the unit's first row
     stop: int
-    orders: list[int]  # places in the reply of the answers that they are left out of
+    places: list[int]  # places in the reply of the answers that they are left out of
     sums: list[ChunkSums]  # of each chunk of the unit
 
 
 @dataclass
 class Reply:
-    """Results of a bundle, or of several."""
+    """Answers to the orders of a bundle, or of several bundles."""
 
-    answers: list[Answer]  # of each order
+    answers: list[Answer]  # in the order of the orders
     added: list[AddedForecasts] = field(default_factory=list)

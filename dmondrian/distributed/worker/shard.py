@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian.checkpoint.deltas import Base, Encoded, encode_state
+from dmondrian.checkpoint.deltas import Base, EncodedState, encode_state
 from dmondrian.checkpoint.summary import Summary
 from dmondrian.data import Chunk
 from dmondrian.distributed.worker.chunk_cache import PreparedChunk
@@ -26,7 +26,7 @@ from dmondrian.prequential.forecasts import forecast_and_learn_all
 from dmondrian.prequential.stream_sample import forecast_and_learn
 
 
-class Saved(NamedTuple):
+class SavedState(NamedTuple):
     """A state in the store."""
 
     blob: tuple[str, int]  # digest and bytes
@@ -44,14 +44,14 @@ class Shard:
     is_dirty: bool = False  # an update failed half way
     is_running: bool = False
     end: int = 0  # position that the running step ends at
-    failed: int = 0  # `recalls` of the step that failed last
+    failed_recalls: int = 0  # `Step.recalls` of the step that failed last
     answers: dict[int, ChunkAnswer] = field(default_factory=dict)  # by first row, until scored
     next_batch: Piece | None = None  # rows after `position` added to the trees, but not fitted yet
-    saved: dict[int, Saved] = field(default_factory=dict)  # by position
+    saved: dict[int, SavedState] = field(default_factory=dict)  # by position
     # by position: an encoded state that is not stored yet
-    unsaved: dict[int, tuple[Encoded, Summary]] = field(default_factory=dict)
+    unsaved: dict[int, tuple[EncodedState, Summary]] = field(default_factory=dict)
     base: Base | None = None  # what the next state may be a difference from; it is stored
-    stored: int = -1  # position of the last state that was stored
+    stored_position: int = -1  # of the last state that was stored
 
     def forget_before(self, position: int) -> None:
         """Drop answers for rows before a position, and states saved up to it."""
@@ -66,27 +66,27 @@ class Shard:
 def learn_chunk(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step) -> None:
     """Forecast and learn the next rows of one chunk, and advance the shard's position."""
     first, last = shard.position, min(chunk.stop, order.stop)
-    X, about = prepared.between(first - chunk.start, last - chunk.start)
-    assert about.y is not None  # as prepared
-    forest, rows = shard.forest, (X, about.y, about.weight)
+    X, encoded = prepared.between(first - chunk.start, last - chunk.start)
+    assert encoded.y is not None  # as prepared
+    forest, rows = shard.forest, (X, encoded.y, encoded.weight)
     answer = ChunkAnswer(first)
     if order.forecasts and forest.parameters.follows_stream:
         members: Any = forest
-        answer.shares = members.share_and_learn(*rows, order.n_threads, about.times)
-        answer.ages = members.ages_noted
+        answer.shares = members.share_and_learn(*rows, order.n_threads, encoded.times)
+        answer.exponents = members.exponents_at_marks
     elif order.forecasts:
         answer.total, answer.sampled = forecast_and_learn_all(
             forest, *rows, order.n_threads, position=first, n_trees=shard.n_trees,
-            samples=order.samples, dropped=about.dropped,
+            samples=order.samples, dropped=encoded.dropped,
         )  # fmt: skip
     elif order.samples:
         answer.sampled = forecast_and_learn(forest, *rows, order.n_threads)
     else:
-        forest.update(*rows, n_threads=order.n_threads, times=about.times)
+        forest.update(*rows, n_threads=order.n_threads, times=encoded.times)
     if order.with_labels:
-        answer.y, answer.weight, answer.counts = about.y, about.weight, dict(about.counts)
-        answer.dropped, answer.times = about.dropped, about.times
-        answer.earlier = about.earlier
+        answer.y, answer.weight, answer.counts = encoded.y, encoded.weight, dict(encoded.counts)
+        answer.dropped, answer.times = encoded.dropped, encoded.times
+        answer.earlier = encoded.earlier
     shard.answers[first] = answer
     shard.position = last
 
@@ -113,10 +113,10 @@ def learn_jointly(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: St
         shard.unsaved[order.stop] = encoded_state(shard, order)
 
 
-def encoded_state(shard: Shard, order: Step) -> tuple[Encoded, Summary]:
+def encoded_state(shard: Shard, order: Step) -> tuple[EncodedState, Summary]:
     """Return a shard's state as bytes, and the summary of its trees."""
-    # Who deletes old checkpoints knows of the states that are stored: of these alone, the one that
-    # this state may be a difference from is in one that stays.
+    # Pruning keeps the base of each state that is stored, and knows of no other: while a state is
+    # not stored yet, the next one is whole.
     base = None if shard.unsaved else shard.base
     encoded = encode_state(shard.forest, base, order.whole, order.last)
     return encoded, Summary.of(shard.forest)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dmondrian.distributed.worker.messages import DIRTY, GAP, GONE, HELD, LOST, OK, Answer, Step
+from dmondrian.distributed.worker.messages import DIRTY, GAP, GONE, HALTED, LOST, OK, Answer, Step
 from dmondrian.distributed.worker.shard import Shard
 
 STORING = 512 << 20
@@ -154,8 +154,8 @@ class StepQueue:
         if shard.is_dirty:
             return DIRTY
         if step.generation < self.generation:
-            return HELD
-        if step.recalls and step.recalls == shard.failed:
+            return HALTED
+        if step.recalls and step.recalls == shard.failed_recalls:
             return GAP
         return None
 
@@ -222,7 +222,7 @@ class StepQueue:
         if answer.status == OK:
             answer.seconds = seconds
         else:
-            shard.failed = waiting.step.recalls
+            shard.failed_recalls = waiting.step.recalls
         waiting.answer = answer
 
     def _carry_out(self, step: Step, part: Callable[[], Answer | Storing]) -> Answer | Storing:

@@ -24,7 +24,7 @@ import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker, secede
 
 from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.checkpoint.deltas import Base, Encoded, read_state
+from dmondrian.checkpoint.deltas import Base, EncodedState, read_state
 from dmondrian.checkpoint.manifest import manifest_name
 from dmondrian.checkpoint.row_ranges import RANGES, shard_trees
 from dmondrian.checkpoint.run import Run
@@ -58,7 +58,7 @@ from dmondrian.distributed.worker.messages import (
 )
 from dmondrian.distributed.worker.sampling_profiler import stop_profiler
 from dmondrian.distributed.worker.shard import (
-    Saved,
+    SavedState,
     Shard,
     encoded_state,
     learn_chunk,
@@ -80,11 +80,11 @@ PLUGIN = "dmondrian-shards"
 PATIENCE = 5.0
 """Seconds a step waits for the previous one to arrive, where that does not run yet."""
 
-SETS = 2**26
-"""Bytes of boosted sets that a worker keeps for its shards that come to their row later."""
+SET_BYTES = 2**26
+"""Bytes of boosted sets that a worker keeps for its shards that come to the row of birth later."""
 
-SCALES = 8
-"""Feature scales of scaled trees that a worker keeps for these shards, by the row of the search."""
+MOST_SCALES = 8
+"""Feature scales of scaled trees that a worker keeps, likewise."""
 
 LEASE = 1800.0
 """Seconds after which an abandoned run's shards are dropped when another run begins."""
@@ -95,15 +95,15 @@ class _DamagedBlobError(CorruptError):
 
 
 class HeldRun:
-    """A run on one worker: its plan, cached chunks and shards."""
+    """A run as one worker holds it: its plan, cached chunks and shards."""
 
     def __init__(self, order: Restore) -> None:
         self.attempt = order.attempt
         self._floor = order.floor
         self.run = Run.open(order.run)
-        about = self.run.run_json
-        self.parameters = ForestParameters.from_json(about["parameters"])
-        self.ranges = shard_trees(about)
+        run_json = self.run.run_json
+        self.parameters = ForestParameters.from_json(run_json["parameters"])
+        self.trees_of_shards = shard_trees(run_json)
         stream = self.run.stream
         digest = stream.digests()[-1]
         self.plan = place(Plan.from_parquet(stream.read(digest)), stream.places()[1])
@@ -112,16 +112,17 @@ class HeldRun:
                 f"the plan in {order.run} is not the one that run.json or plans/ names"
             )
         self._preparation = Preparation(self.parameters)
-        lag = lag_of_key(about.get("lags"), about.get("target"))
-        self._earlier = None if lag is None else lag_name(about["target"], lag)
+        lag = lag_of_key(run_json.get("lags"), run_json.get("target"))
+        # Column with the label of an earlier row of the same key.
+        self._earlier = None if lag is None else lag_name(run_json["target"], lag)
         self.chunks = chunks_of(self.plan, self.parameters.learns_jointly)
         self._starts = [chunk.start for chunk in self.chunks]
         self.shards: dict[int, Shard] = {}
         self.queue = StepQueue(self.shards, partial(_advance, self))
-        self.sets = SingleFlightCache[BoostedSet](SETS, lambda fitted: fitted.n_bytes)
-        self.scales = SingleFlightCache[Scales](SCALES)
+        self.sets = SingleFlightCache[BoostedSet](SET_BYTES, lambda fitted: fitted.n_bytes)
+        self.scales = SingleFlightCache[Scales](MOST_SCALES)
         self.touched = time.monotonic()
-        readers = min(len(about.get(RANGES, [None])), os.cpu_count() or 1)
+        readers = min(len(run_json.get(RANGES, [None])), os.cpu_count() or 1)
         n_chunks = len(self.chunks)
         self.cache = ChunkCache(self._read, n_chunks, seconds=self._seconds, readers=readers)
 
@@ -171,7 +172,7 @@ class HeldRun:
                     shard.is_dirty = True
             self.queue.look_again()
 
-    def hold(self, generation: int) -> dict[int, int]:
+    def halt(self, generation: int) -> dict[int, int]:
         """Begin no more steps of earlier generations; return the final position of each shard.
 
         That is the end of its running step, or else its position.
@@ -274,7 +275,7 @@ class ShardHolder(WorkerPlugin):
         self.registry.clear()
 
 
-def _here(bundle: Bundle[Order]) -> tuple[Registry | None, int, str]:
+def _this_worker(bundle: Bundle[Order]) -> tuple[Registry | None, int, str]:
     """Return this worker's registry, threads and address.
 
     The registry is None on a worker that the bundle is not addressed to.
@@ -289,24 +290,24 @@ def _here(bundle: Bundle[Order]) -> tuple[Registry | None, int, str]:
 
 def restore(bundle: Bundle[Restore]) -> Reply:
     """Task: restore shards, each at a position, from its blob or as empty trees."""
-    registry, n_threads, address = _here(bundle)
+    registry, n_threads, address = _this_worker(bundle)
     if registry is None:
-        return _same(MOVED, bundle, address)
+        return _same_answer(MOVED, bundle, address)
     with ThreadPoolExecutor(n_threads, thread_name_prefix="dmondrian-restore") as pool:
         return Reply(list(pool.map(partial(_restore, registry), bundle.orders)))
 
 
 def step(bundle: Bundle[Step]) -> Reply:
     """Task: train shards on the rows of orders; see the promises of this module."""
-    registry, n_threads, address = _here(bundle)
+    registry, n_threads, address = _this_worker(bundle)
     if registry is None:
-        return _same(MOVED, bundle, address)
+        return _same_answer(MOVED, bundle, address)
     held = registry.find(bundle)
     if held is None:
-        return _same(LOST, bundle, address)
+        return _same_answer(LOST, bundle, address)
     if bundle.adds:
-        # The queue sees to it that no more steps run than there are threads: the tasks that add
-        # what others forecast are not to wait for these steps.
+        # The task gives its thread back, as tasks that add other forecasts are not to wait for
+        # these steps. The queue runs no more steps than the worker has threads all the same.
         secede()
         answers = held.queue.run(bundle.orders, n_threads, PATIENCE)
         return add_forecasts(bundle.orders, answers, least=1)
@@ -315,7 +316,7 @@ def step(bundle: Bundle[Step]) -> Reply:
     return add_forecasts(bundle.orders, answers)
 
 
-def _same(status: str, bundle: Bundle[Order], address: str) -> Reply:
+def _same_answer(status: str, bundle: Bundle[Order], address: str) -> Reply:
     """Return the same answer to all orders."""
     return Reply([Answer(status, order.shard, address) for order in bundle.orders])
 
@@ -328,8 +329,8 @@ def _restore(registry: Registry, order: Restore) -> Answer:
         held = registry.open(order)
         if not order.floor <= order.position <= held.plan.n_rows:
             raise CorruptError(f"the plan of {order.run} has no position {order.position}")
-        forest, base = _forest(held, order)
-        shard = Shard(forest, order.position, sum(map(len, held.ranges)), base=base)
+        forest, base = _restored_forest(held, order)
+        shard = Shard(forest, order.position, sum(map(len, held.trees_of_shards)), base=base)
         next_sums = _sum_next_batch(held, shard, order.next_stop, 1)
     except _DamagedBlobError as error:
         return _fault(DAMAGED, order, error)
@@ -361,19 +362,23 @@ def _check_code(order: Restore) -> None:
         )
 
 
-def _forest(held: HeldRun, order: Restore) -> tuple[Forest, Base | None]:
-    """Return the trees of an order, and what their next state may be a difference from."""
-    found: tuple[Any, Base | None] = _restored(held, order)
-    forest = found[0]
+def _restored_forest(held: HeldRun, order: Restore) -> tuple[Forest, Base | None]:
+    """Return the trees of an order, and what their next state may be a difference from.
+
+    Shards learn the same rows: what the first one fits or searches of them, the others get.
+    """
+    restored: tuple[Any, Base | None] = _read_forest(held, order)
+    forest = restored[0]
     if forest.parameters.mixes_boosted_sets:
-        forest.boosted.shared = held.sets.get  # all shards learn the same rows
+        forest.boosted.get_or_fit = held.sets.get
     if forest.parameters.mixes_scaled_trees:
-        forest.scaled.shared = held.scales.get
-    return found
+        forest.scaled.get_or_search = held.scales.get
+    return restored
 
 
-def _restored(held: HeldRun, order: Restore) -> tuple[Forest, Base | None]:
-    numbers = held.ranges[order.shard]
+def _read_forest(held: HeldRun, order: Restore) -> tuple[Forest, Base | None]:
+    """Return trees without rows, or those of a blob, checked, and their base."""
+    numbers = held.trees_of_shards[order.shard]
     if order.digest is None:
         return empty_shard(held.parameters, numbers), None
 
@@ -441,7 +446,7 @@ def _learn(chunk: Chunk, shard: Shard, prepared: PreparedChunk, order: Step) -> 
 def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer | Storing:
     """Return the answer for learned rows, or how to store the state if that is requested."""
     answer = Answer(OK, order.shard, order.address, shard.position, nodes=shard.forest.n_nodes)
-    starts: list[int] = []
+    starts: list[int] = []  # first rows of the chunks whose answers are asked for
     if order.start >= order.settled:
         chunks = range(held.chunk_with(order.start), held.chunk_with(order.stop - 1) + 1)
         starts = [max(order.start, held.chunks[number].start) for number in chunks]
@@ -488,7 +493,7 @@ def _store(
     shard: Shard,
     order: Step,
     answer: Answer,
-    state: tuple[Encoded, Summary],
+    state: tuple[EncodedState, Summary],
     began: float,
 ) -> Answer:
     """Store an encoded state; return the answer with its digest."""
@@ -497,17 +502,18 @@ def _store(
         digest = held.run.put_blob(encoded.data)
     except Exception as error:  # noqa: BLE001 - the shard is intact; the store may recover
         return _fault(FAILED, order, error, order.stop)
-    since = None if encoded.base is None else encoded.base.blob
-    found = Saved((digest, len(encoded.data)), since, summary)
-    shard.saved[order.stop] = found
-    if order.stop > shard.stored:  # states may be stored in another order than they were made
-        shard.stored, shard.base = order.stop, encoded.base_after(digest)
+    base = None if encoded.base is None else encoded.base.blob
+    saved = SavedState((digest, len(encoded.data)), base, summary)
+    shard.saved[order.stop] = saved
+    if order.stop > shard.stored_position:  # states may be stored out of order
+        shard.stored_position, shard.base = order.stop, encoded.base_after(digest)
     shard.unsaved.pop(order.stop, None)
-    return _with_saved(answer, found, began)
+    return _with_saved(answer, saved, began)
 
 
-def _with_saved(answer: Answer, found: Saved, began: float) -> Answer:
-    answer.saved, answer.base, answer.summary = found
+def _with_saved(answer: Answer, saved: SavedState, began: float) -> Answer:
+    """Return an answer with the state that was saved, and the time this took."""
+    answer.saved, answer.base, answer.summary = saved
     answer.saving = time.perf_counter() - began
     return answer
 
@@ -517,10 +523,10 @@ def _fault(status: str, order: Order, error: BaseException, position: int = -1) 
     return Answer(status, order.shard, order.address, position, error=about)
 
 
-async def hold(
+async def halt(
     run: str, attempt: str, generation: int, dask_worker: Worker
 ) -> dict[int, int] | None:
-    """Stop a worker from beginning the steps sent to it; see `HeldRun.hold`.
+    """Stop a worker from beginning the steps sent to it; see `HeldRun.halt`.
 
     Returns
     -------
@@ -529,7 +535,7 @@ async def hold(
     """
     holder = dask_worker.plugins.get(PLUGIN)
     held = holder.registry.peek(run, attempt) if isinstance(holder, ShardHolder) else None
-    return None if held is None else held.hold(generation)
+    return None if held is None else held.halt(generation)
 
 
 async def forget(run: str, attempt: str, shards: Sequence[int] | None, dask_worker: Worker) -> None:

@@ -55,7 +55,7 @@ class Sums(NamedTuple):
         return self._replace(total=self.total[:, :1].copy(), square=self.total[:, 1:].copy())
 
 
-def begun(sums: np.ndarray | None, shape: tuple[int, ...], is_new: bool) -> np.ndarray:
+def sums_to_add_to(sums: np.ndarray | None, shape: tuple[int, ...], is_new: bool) -> np.ndarray:
     """Return zeros, or a copy of sums that trees may be added to."""
     if is_new:
         return np.zeros(shape)

@@ -148,7 +148,7 @@ def test_only_events_that_are_wanted_are_sent(tmp_path: Path, server: Server) ->
     events = Events(alerts.send)
     events.add("worker_lost", "worker a is lost", worker="a")
     events.add("worker_joined", "worker b", False, worker="b")
-    events.tell("window", "the last rows", row=5)
+    events.notify("window", "the last rows", row=5)
     events.add("checkpoint", "checkpoint", False, position=7)
     alerts.close(events)
     by_kind = {one["event"]: one for one in server.posted}

@@ -303,7 +303,7 @@ def test_where_rows_are_forecast_in_slices_or_batches_the_delay_is_theirs() -> N
     batches = Progressive("regression", BATCHES, 0, 256)
     assert batches.delay_in_words == "delay up to 256 rows"
     y = np.arange(8.0)
-    batches.add(y[:, None], y, None, turns=[0, 4])
+    batches.add(y[:, None], y, None, after_learning=[0, 4])
     result = batches.report()["baselines"]
     assert result["last_label"]["mae"] == 7 / 8
     assert result["last_label_by_delay"]["mae"] == (0 + 1 + 2 + 3 + 1 + 2 + 3 + 4) / 8

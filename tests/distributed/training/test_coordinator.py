@@ -27,7 +27,7 @@ def test_an_answer_lost_after_a_later_one_that_saved_is_asked_for_again(
         finished = take(results, timeout)
         if finished is None:
             return None
-        state, unit = finished.context.orders[0]
+        state, unit = finished.context.shard_units[0]
         if state.shard == 4 and unit == 2 and not held:
             held.append(finished)
             return take(results, timeout)

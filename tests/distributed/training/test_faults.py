@@ -78,7 +78,7 @@ def test_a_shard_that_moved_is_let_go_by_the_worker_that_held_it(fit: Fit, clust
 def test_an_idle_worker_takes_no_order_from_a_busy_one(
     fit: Fit, cluster: Grow, undisturbed: TrainedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learn, judge, statuses = tasks._learn, Coordinator._judge, set()
+    learn, take_answer, statuses = tasks._learn, Coordinator._take_answer, set()
 
     def learn_slowly(*about: Any) -> None:
         time.sleep(0.05)  # long enough for the scheduler to see who is busy
@@ -86,10 +86,10 @@ def test_an_idle_worker_takes_no_order_from_a_busy_one(
 
     def note(self: Coordinator, state: Any, unit: int | None, answer: Answer) -> None:
         statuses.add(answer.status)
-        judge(self, state, unit, answer)
+        take_answer(self, state, unit, answer)
 
     monkeypatch.setattr(tasks, "_learn", learn_slowly)
-    monkeypatch.setattr(Coordinator, "_judge", note)
+    monkeypatch.setattr(Coordinator, "_take_answer", note)
     workers, client = cluster(1)
     join = Once(lambda: resize(workers, client, 2))
     run = fit(client=client, progress=join, checkpoint_every=None, window=1)

@@ -13,7 +13,7 @@ from dmondrian.distributed.worker.messages import OK, Answer, ChunkAnswer, Chunk
 from dmondrian.distributed.worker.work_units import Unit
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.pairwise import partial_sums
-from dmondrian.prequential.forecasts import added
+from dmondrian.prequential.forecasts import sum_forecasts
 
 UNITS = [Unit(0, 0, 60), Unit(1, 60, 100)]
 ROWS = [30, 30, 40]
@@ -80,7 +80,8 @@ def test_forecasts_may_come_added_over_any_shards_that_have_none_yet() -> None:
                 before = {n for n in range(SHARDS) if ledger.has_forecasts(n, unit.index)}
                 by_chunk = zip(*(made[n, unit.index].chunks for n in some), strict=True)
                 sums = [
-                    ChunkSums(added([c.total for c in chunks if c.total])) for chunks in by_chunk
+                    ChunkSums(sum_forecasts([c.total for c in chunks if c.total]))
+                    for chunks in by_chunk
                 ]
                 missing = ledger.take_forecasts(unit.index, some, sums)
                 assert missing == (some - before if some & before else set())

@@ -58,7 +58,7 @@ def test_the_window_is_wide_where_units_are_short_and_small() -> None:
     limits = Limits()
     sizes = OrderSizes(0)
     sizes.note([answer(0.0001)])
-    assert sizes.window("a", 8, 1, 2, limits) == limits.widest
+    assert sizes.window("a", 8, 1, 2, limits) == limits.largest_window
     sizes.note([answer(0.025)])  # 0.2 seconds a unit of eight shards
     assert sizes.window("a", 8, 1, 2, limits) == 10
     sizes.note([answer(10.0)])
@@ -68,7 +68,7 @@ def test_the_window_is_wide_where_units_are_short_and_small() -> None:
     assert large.window("a", 8, 1, 2, limits) == 6
     assert large.window("a", 1, 1, 2, limits) == 48  # whatever shards others hold
     assert large.window("a", 80, 1, 2, limits) == limits.window
-    asked = Limits(window=2, widest=2)
+    asked = Limits(window=2, largest_window=2)
     assert sizes.window("a", 8, 1, 2, asked) == large.window("a", 8, 1, 2, asked) == 2
 
 

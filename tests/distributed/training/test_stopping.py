@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("talkative")
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window of four units: runs of twelve would be at their end before they are stopped."""
-    monkeypatch.setattr(attempt, "Limits", partial(Limits, widest=4))
+    monkeypatch.setattr(attempt, "Limits", partial(Limits, largest_window=4))
 
 
 def interrupt() -> None:
@@ -73,20 +73,20 @@ class Asked:
 
 def learn_once_held(monkeypatch: pytest.MonkeyPatch, waits: Callable[[Step], bool]) -> None:
     """Have some steps, once they are begun, wait until a worker is asked to begin no more."""
-    learn, hold, is_asked = tasks._learn, tasks.HeldRun.hold, threading.Event()
+    learn, halt, is_asked = tasks._learn, tasks.HeldRun.halt, threading.Event()
 
     def learn_later(plan: Any, shard: Any, encoded: Any, order: Step) -> None:
         if waits(order):
             is_asked.wait(PATIENCE)
         learn(plan, shard, encoded, order)
 
-    def hold_and_tell(self: Any, generation: int) -> dict[int, int]:
-        rests = hold(self, generation)
+    def halt_and_note(self: Any, generation: int) -> dict[int, int]:
+        rests = halt(self, generation)
         is_asked.set()
         return rests
 
     monkeypatch.setattr(tasks, "_learn", learn_later)
-    monkeypatch.setattr(tasks.HeldRun, "hold", hold_and_tell)
+    monkeypatch.setattr(tasks.HeldRun, "halt", halt_and_note)
 
 
 @pytest.fixture

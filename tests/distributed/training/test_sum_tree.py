@@ -217,8 +217,8 @@ def test_a_joined_reply_that_is_lost_is_asked_for_of_each_worker(
     assert len(lost) == 3
     assert run.summary["recoveries"] == 0
     again = sent[sent.index(lost[0]) + 1 :]
-    units = {unit for _, unit in lost[0].orders}
-    assert units & {u for one in again if not one.is_joint for _, u in one.orders} == units
+    units = {unit for _, unit in lost[0].shard_units}
+    assert units & {u for one in again if not one.is_joint for _, u in one.shard_units} == units
     assert any(one.is_joint for one in again)
     assert_same(run, undisturbed)
 

@@ -21,11 +21,9 @@ from dmondrian.distributed.worker.messages import (
     Reply,
     Step,
 )
-from dmondrian.drift.guard import PERMANENT, UNIT
-from dmondrian.drift.guard import added as added_shares
+from dmondrian.drift.guard import PERMANENT, UNIT, sum_shares
 from dmondrian.ensemble.sums.pairwise import partial_sums, total
-from dmondrian.prequential.stream_sample import Sampled
-from dmondrian.prequential.stream_sample import add as added_samples
+from dmondrian.prequential.stream_sample import Sampled, sum_samples
 
 UNITS = [(0, 5), (5, 9), (9, 12)]
 ROWS = 3  # of a chunk
@@ -37,7 +35,7 @@ def chunk(kind: str, shard: int, start: int, drawn: np.random.Generator) -> Chun
     if kind == "following":
         shares = drawn.integers(-(2**40), 2**40, (2, ROWS, 2))
         found.shares = {PERMANENT: shares[0], shard % 3: shares[1], UNIT: np.full((ROWS, 2), 0.1)}
-        found.ages = {start + 2: drawn.random((2, 3))}
+        found.exponents = {start + 2: drawn.random((2, 3))}
         return found
     if kind == "numbers":
         answers = drawn.uniform(0.1, 1.0, (2, ROWS, 1)) * 10.0 ** (8 * (shard % 3 - 1))
@@ -91,27 +89,27 @@ def test_replies_are_joined_in_any_tree(kind: str, data: Any) -> None:
     assert [(a.shard, a.status, a.position) for a in reply.answers] == [
         (a.shard, a.status, a.position) for a in everything
     ]
-    assert all(not c.has_forecasts and not c.ages for a in reply.answers for c in a.chunks)
+    assert all(not c.has_forecasts and not c.exponents for a in reply.answers for c in a.chunks)
     assert {(some.start, some.stop) for some in reply.added} == {
         UNITS[[stop for _, stop in UNITS].index(a.position)] for a in everything if a.status == OK
     }
     for some in reply.added:
         places = [i for i, a in enumerate(everything) if a.status == OK and a.position == some.stop]
-        assert sorted(some.orders) == places
+        assert sorted(some.places) == places
         own = [everything[i] for i in places]
         for i, sums in enumerate(some.sums):
             chunks = [answer.chunks[i] for answer in own]
             if kind == "following":
-                wanted = added_shares([c.shares for c in chunks if c.shares is not None])
+                wanted = sum_shares([c.shares for c in chunks if c.shares is not None])
                 assert sums.shares is not None
                 assert sums.shares.keys() == wanted.keys()
                 assert all(np.array_equal(sums.shares[key], wanted[key]) for key in wanted)
-                assert sums.ages.keys() == {answer.shard for answer in own}
+                assert sums.exponents.keys() == {answer.shard for answer in own}
                 for answer in own:
-                    for at, its in answer.chunks[i].ages.items():
-                        assert np.array_equal(sums.ages[answer.shard][at], its)
+                    for at, its in answer.chunks[i].exponents.items():
+                        assert np.array_equal(sums.exponents[answer.shard][at], its)
                 continue
-            drawn = added_samples([c.sampled for c in chunks if c.sampled is not None])
+            drawn = sum_samples([c.sampled for c in chunks if c.sampled is not None])
             assert sums.sampled is not None
             assert all(map(np.array_equal, sums.sampled, drawn))
             if kind == "numbers":

@@ -20,7 +20,7 @@ from dmondrian.distributed.worker.messages import (
     DIRTY,
     FAILED,
     GAP,
-    HELD,
+    HALTED,
     LOST,
     MOVED,
     OK,
@@ -31,7 +31,7 @@ from dmondrian.distributed.worker.messages import (
     Restore,
     Step,
 )
-from dmondrian.distributed.worker.tasks import PLUGIN, ShardHolder, forget, hold, restore, step
+from dmondrian.distributed.worker.tasks import PLUGIN, ShardHolder, forget, halt, restore, step
 from dmondrian.distributed.worker.work_units import Unit, cut
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.exact_sums import finest_one
@@ -206,7 +206,7 @@ def test_orders_of_a_bundle_are_answered_each_for_itself(worker: Worker) -> None
             for a, b in zip(found.chunks, expected.chunks, strict=True):
                 assert a.total is None
                 assert np.array_equal(a.y, b.y)
-    assert [some.orders for some in reply.added] == [[1, 2], [5, 6]]  # of those that learned
+    assert [some.places for some in reply.added] == [[1, 2], [5, 6]]  # of those that learned
     for unit, some in enumerate(reply.added):
         by_chunk = zip(alone[1][unit].chunks, alone[2][unit].chunks, strict=True)
         for sums, (a, b) in zip(some.sums, by_chunk, strict=True):
@@ -256,11 +256,11 @@ def test_bundles_that_come_in_any_order_and_twice_learn_each_row_once(worker: Wo
 
 def test_no_step_begins_after_hold(worker: Worker) -> None:
     worker.ask_together(restore, [worker.order_to_restore(n) for n in (0, 1)])
-    (rests,) = worker.client.run(hold, worker.run.url, worker.attempt, 1).values()
+    (rests,) = worker.client.run(halt, worker.run.url, worker.attempt, 1).values()
     assert rests == {0: 0, 1: 0}
     orders = [worker.order(worker.units[0], shard=0), worker.order(worker.units[0], shard=1)]
     orders[1] = replace(orders[1], generation=1)
-    assert [answer.status for answer in worker.ask_together(step, orders)] == [HELD, OK]
+    assert [answer.status for answer in worker.ask_together(step, orders)] == [HALTED, OK]
 
 
 def runs_held(worker: Worker) -> list[Any]:
