@@ -191,7 +191,7 @@ class BoostedStream:
         newest = None if self.newest is None else self.newest.to_json()
         return {"kept": self._kept.to_json(), "set": newest}
 
-    def take_json(self, stored: Any, position: int) -> None:
+    def load_json(self, stored: Any, position: int) -> None:
         """Take over what :meth:`to_json` wrote after ``position`` rows, of a stream fitted alike.
 
         Raises
@@ -206,7 +206,7 @@ class BoostedStream:
                 f"after {position} rows there should be kept rows and {'a' if has_set else 'no'} "
                 f"boosted set, found {str(stored)[:80]}"
             )
-        self._kept.take_json(stored["kept"], position, self._n_classes)
+        self._kept.load_json(stored["kept"], position, self._n_classes)
         if has_set:
             most = self._growing
             if self.fitting >= ROUNDS_FOUND:

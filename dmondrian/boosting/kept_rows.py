@@ -128,7 +128,7 @@ class KeptRows:
             **{name: packed(part) for name, part in rows._asdict().items()},
         }
 
-    def take_json(self, stored: Any, position: int, n_classes: int) -> None:
+    def load_json(self, stored: Any, position: int, n_classes: int) -> None:
         """Take over the rows of :meth:`to_json`, or arrays in their place, kept of ``position``.
 
         Raises

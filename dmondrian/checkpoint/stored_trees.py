@@ -133,13 +133,13 @@ def _peek(run: Run, blob: Blob) -> Contents:
         raise CorruptError(f"{_named(blob)} is no forest: {error!r}") from error
 
 
-def _load(run: Run, blob: Blob, max_bytes: int, like: Forest | None) -> Forest:
+def _load(run: Run, blob: Blob, max_bytes: int, other_shard: Forest | None) -> Forest:
     from dmondrian.drift.drift_forest import forest_from_state
 
     own = blob.digest, blob.n_bytes
     try:
         state = read_state(run.get_blob, *own, name=_named(blob), max_bytes=max_bytes)
-        return forest_from_state(state.header, state.trees, like)
+        return forest_from_state(state.header, state.trees, other_shard)
     except (CorruptError, ParameterError) as error:
         raise CorruptError(f"{_named(blob)} is no forest: {error}") from error
 

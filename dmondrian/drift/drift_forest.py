@@ -52,7 +52,7 @@ class DriftForest(Members):
 
     @classmethod
     def of(cls, members: Members, guard: Any) -> DriftForest:
-        """Return the forest of members that will learn no more, and the JSON of their guard.
+        """Return the forest of members, which will learn no more, and the JSON of their guard.
 
         Raises
         ------
@@ -65,7 +65,7 @@ class DriftForest(Members):
         made.boosted, made.blocks = members.boosted, members.blocks
         made.scaled = members.scaled
         made.guard = Guard(members.parameters, members.tree_numbers.tolist())
-        made.guard.take_json(guard, made.position + len(made.waiting.y))
+        made.guard.load_json(guard, made.position + len(made.waiting.y))
         check_alike(made)
         return made
 
@@ -87,8 +87,8 @@ class DriftForest(Members):
         ParameterError
             If no row was learned.
         """
-        asked = self.asked(n_threads)
-        return asked.guard.mix(asked.share(X, n_threads))
+        forest = self.caught_up(n_threads)
+        return forest.guard.mix(forest.share(X, n_threads))
 
     def learn_waiting(self, n_threads: int = 1) -> None:
         """Let trees and guard learn the rows that wait; see :class:`Members`."""
@@ -132,9 +132,9 @@ class DriftForest(Members):
         self.check_sizes(y, w)
         self.check_times(w, times, len(y))
         found = list(self._follow((X, y, w), n_threads, nullcontext, times))
-        return np.concatenate(found) if found else np.empty((0, self.task.n_outputs))
+        return np.concatenate(found) if found else np.empty((0, self.label_policies.n_outputs))
 
-    def _settle(
+    def _finish_shares(
         self, shares: Shares, y: np.ndarray, w: np.ndarray, times: np.ndarray | None = None
     ) -> np.ndarray:
         """Return the forest's forecasts of rows; let the guard learn their labels ``y``."""
@@ -142,12 +142,14 @@ class DriftForest(Members):
 
 
 def forest_from_state(
-    header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]], like: Forest | None = None
+    header: dict[str, Any],
+    trees: Sequence[dict[str, np.ndarray]],
+    other_shard: Forest | None = None,
 ) -> Forest:
     """Return the forest of a state, one that follows a stream or another, checked.
 
-    Of a shard of a run they are members alone. ``like`` is another shard, as
-    :meth:`dmondrian.forest.forest.Forest.from_state` takes it.
+    The state of a shard of a run that follows the stream gives members without a guard.
+    ``other_shard`` as in :meth:`dmondrian.forest.forest.Forest.from_state`.
 
     Raises
     ------
@@ -156,8 +158,8 @@ def forest_from_state(
     """
     form = header.get("format") if isinstance(header, dict) else None
     if type(form) is not int or form != FOLLOWING:
-        return Forest.from_state(header, trees, like)
-    return (DriftForest if has_guard(header) else Members).from_state(header, trees, like)
+        return Forest.from_state(header, trees, other_shard)
+    return (DriftForest if has_guard(header) else Members).from_state(header, trees, other_shard)
 
 
 def empty_shard(parameters: ForestParameters, numbers: Iterable[int]) -> Forest:

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmondrian.boosting.boosted_stream import AS_THEY_CAME, CLIPPED, ROUNDS_FOUND
+from dmondrian.drift.label_policies import LabelPolicies
 from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.scaled_trees import n_trees_of
 from dmondrian.drift.stored_rows import apart, kept_taken_in, taken_in
-from dmondrian.drift.task import Task
 from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.drift_settings import LARGEST_DELAY, DriftSettings
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE, LARGEST_TARGET
@@ -75,8 +75,8 @@ _KEYS_OF = {1: _FIRST_KEYS, 2: _KEYS} | {
 _MEMBER_KEYS = {"mixer", "scales", "buckets", "levels", "trees"}
 
 
-class Stored(NamedTuple):
-    """A state in parts; nothing but the header was checked."""
+class StateParts(NamedTuple):
+    """Parts of a state; only the header was checked."""
 
     position: int
     drift: dict[str, Any]  # entry of the header
@@ -84,7 +84,7 @@ class Stored(NamedTuple):
     permanent: list[dict[str, np.ndarray]]
     covering: list[Sequence[dict[str, np.ndarray]]]  # of each member, by place
     scaled: list[dict[str, np.ndarray]]
-    raw: Any  # rows that wait in a state of version 1, which are to be forecast
+    unforecast: Any  # rows that wait in a state of version 1, which are to be forecast; else None
 
 
 def drift_state(
@@ -97,7 +97,7 @@ def drift_state(
     header, trees = permanent
     bundle = [{**arrays, **_no_memory(len(arrays["left"]))} for arrays in trees]
     for member in forest.members:
-        bundle += [_covering_fields(tree, forest.task) for tree in member.trees]
+        bundle += [_covering_fields(tree, forest.label_policies) for tree in member.trees]
     rows, is_timed = forest.waiting, forest.blocks.is_timed
     fitting = None if forest.boosted is None else forest.boosted.fitting
     drift = {
@@ -122,13 +122,13 @@ def _no_memory(n_nodes: int) -> dict[str, np.ndarray]:
     return {"memory": np.empty(0), "memory_size": np.zeros(n_nodes, np.int32)}
 
 
-def _covering_fields(tree: nodes.Tree, task: Task) -> dict[str, np.ndarray]:
+def _covering_fields(tree: nodes.Tree, label_policies: LabelPolicies) -> dict[str, np.ndarray]:
     """Return the arrays of a covering tree."""
     arrays = nodes.fields(tree)
     stat = arrays["stat"]
-    memory = np.ascontiguousarray(stat[:, task.n_known :])
-    known = stat[:, : task.n_known]
-    if task.is_regression:  # it keeps no price
+    memory = np.ascontiguousarray(stat[:, label_policies.n_known :])
+    known = stat[:, : label_policies.n_known]
+    if label_policies.is_regression:  # it keeps no price
         known = np.concatenate([known, np.zeros((len(known), 1))], axis=1)
     arrays["stat"] = np.ascontiguousarray(known)
     sizes = np.full(len(stat), memory.shape[1], np.int32)
@@ -153,7 +153,7 @@ def _member_header(member: Member) -> dict[str, Any]:
     }
 
 
-def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> Stored:
+def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) -> StateParts:
     """Return the parts of a state of format ``FOLLOWING``.
 
     Raises
@@ -161,7 +161,7 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
     CorruptError
         If the header's entry ``drift`` is not that of such a forest.
     """
-    header, raw = _of_newest_version(header)
+    header, unforecast = _of_newest_version(header)
     header, trees = kept_taken_in(header, trees)
     for version in _FORMS:
         if header["drift"]["version"] == apart(version):
@@ -174,7 +174,7 @@ def read_header(header: dict[str, Any], trees: Sequence[dict[str, np.ndarray]]) 
     starts = range(n, end, ages.n_places)
     covering = [trees[start : start + ages.n_places] for start in starts]
     scaled = [_without_memory(arrays) for arrays in trees[end:]]
-    return Stored(entry["position"], entry, plain, permanent, covering, scaled, raw)
+    return StateParts(entry["position"], entry, plain, permanent, covering, scaled, unforecast)
 
 
 def _without_memory(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -223,53 +223,53 @@ def _of_newest_version(header: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     return {**header, "parameters": known, "drift": later}, entry["waiting"]
 
 
-def take_state(forest: Any, found: Stored) -> None:
-    """Give a ``forest`` of new members, around its permanent trees, the rest of a state.
+def load_state(forest: Any, parts: StateParts) -> None:
+    """Give a ``forest``, made of the permanent trees of a state, all else that the state has.
 
     Raises
     ------
     CorruptError
         If it is not one that such a forest can have.
     """
-    its = forest.parameters
-    if its.algorithm not in ("amf-classifier", "amf-regressor") or forest.warmup is not None:
-        raise CorruptError(f"forests of {its.algorithm} do not follow a stream")
-    if (forest.total_weight > 0.0) != (found.position > 0):
+    parameters = forest.parameters
+    if parameters.algorithm not in ("amf-classifier", "amf-regressor") or forest.warmup is not None:
+        raise CorruptError(f"forests of {parameters.algorithm} do not follow a stream")
+    if (forest.total_weight > 0.0) != (parts.position > 0):
         raise CorruptError(
-            f"a forest of {found.position} rows has total weight {forest.total_weight!r}"
+            f"a forest of {parts.position} rows has total weight {forest.total_weight!r}"
         )
-    forest.position = found.position
-    forest.waiting = _waiting(found.drift["waiting"], its)
-    forest.blocks.take_json(found.drift, found.position + len(forest.waiting.y))
-    if len(forest.waiting.y) != forest.blocks.n_waiting(found.position + len(forest.waiting.y)):
+    forest.position = parts.position
+    forest.waiting = _waiting(parts.drift["waiting"], parameters)
+    forest.blocks.load_json(parts.drift, parts.position + len(forest.waiting.y))
+    if len(forest.waiting.y) != forest.blocks.n_waiting(parts.position + len(forest.waiting.y)):
         raise CorruptError(f"{len(forest.waiting.y)} rows wait, and their block has others")
-    if (forest.boosted is not None) != ("boosted" in found.drift):
+    if (forest.boosted is not None) != ("boosted" in parts.drift):
         raise CorruptError("boosted sets should be stored of a forest that has them, and no other")
     if forest.boosted is not None:
-        fitting = _FORMS[found.drift["version"]].fitting
-        if fitting == CLIPPED and its.n_classes:
+        fitting = _FORMS[parts.drift["version"]].fitting
+        if fitting == CLIPPED and parameters.n_classes:
             raise CorruptError("no label of a class is far off, and boosted sets clip none")
-        if (fitting == ROUNDS_FOUND) != its.drift.finds_rounds:
+        if (fitting == ROUNDS_FOUND) != parameters.drift.finds_rounds:
             raise CorruptError(
                 "a state's boosted sets are fitted otherwise than its parameters have it"
             )
         forest.boosted = forest.stream_of_sets(fitting)
-        forest.boosted.take_json(found.drift["boosted"], found.position)
-    if (forest.scaled is not None) != ("scaled" in found.drift):
+        forest.boosted.load_json(parts.drift["boosted"], parts.position)
+    if (forest.scaled is not None) != ("scaled" in parts.drift):
         raise CorruptError("scaled trees should be stored of a forest that has them, and no other")
     if forest.scaled is not None:
-        forest.scaled.take_state(found.drift["scaled"], found.scaled, found.position)
+        forest.scaled.load_state(parts.drift["scaled"], parts.scaled, parts.position)
     if forest.guard is not None:
-        forest.guard.take_json(found.drift["guard"], found.position + len(forest.waiting.y))
+        forest.guard.load_json(parts.drift["guard"], parts.position + len(forest.waiting.y))
         check_alike(forest)
-    has_weights = found.drift["version"] in _OF_WEIGHTS
-    states = zip(forest.members, found.drift["members"], found.covering, strict=True)
+    has_weights = parts.drift["version"] in _OF_WEIGHTS
+    states = zip(forest.members, parts.drift["members"], parts.covering, strict=True)
     for member, entry, arrays in states:
         if forest.blocks.is_timed:
-            member.mixer.take_delay(forest.blocks.delay)
-        _fill(member, entry, arrays, forest.task, its, found.position, has_weights)
-    if found.raw is not None:
-        rows = _waiting(found.raw, its)
+            member.mixer.set_delay(forest.blocks.delay)
+        _fill(member, entry, arrays, forest.label_policies, parameters, parts.position, has_weights)
+    if parts.unforecast is not None:
+        rows = _waiting(parts.unforecast, parameters)
         if len(rows.y):
             forest.update(rows.X, rows.y, rows.w)
 
@@ -334,14 +334,14 @@ def _fill(
     member: Member,
     entry: dict[str, Any],
     arrays: Sequence[dict[str, np.ndarray]],
-    task: Task,
+    label_policies: LabelPolicies,
     parameters: ForestParameters,
     position: int,
     has_weights: bool,
 ) -> None:
     """Give a member its trees, scales, credits and weights, checked."""
     ages, d = member.ages, parameters.n_features
-    member.mixer.take_json(entry["mixer"])
+    member.mixer.load_json(entry["mixer"])
     member.scales[:] = unpacked(entry["scales"], member.scales.shape, np.float32)
     member.buckets[:] = unpacked(entry["buckets"], member.buckets.shape, np.float64)
     member.levels[:] = unpacked(entry["levels"], member.levels.shape, np.float64)
@@ -355,17 +355,19 @@ def _fill(
     built = []
     for one, given, birth in zip(entries, arrays, member.births.tolist(), strict=True):
         fields = dict(given)
-        memory = _checked_memory(fields, task, parameters, one["number"], has_weights)
+        memory = _checked_memory(fields, label_policies, parameters, one["number"], has_weights)
         state.check_arrays(one, fields, state.FORMAT, parameters)
         if (one["root"] >= 0) != (birth >= 0):
             raise CorruptError(f"the tree in place {one['number']} has rows of another time")
         if birth >= 0 and len(fields["left"]) >= 2 * (position - birth):
             raise CorruptError(f"the tree in place {one['number']} has more nodes than rows allow")
-        fields["stat"] = np.concatenate([fields["stat"][:, : task.n_known], memory], axis=1)
+        fields["stat"] = np.concatenate(
+            [fields["stat"][:, : label_policies.n_known], memory], axis=1
+        )
         built.append(nodes.from_fields(fields, one, all_numeric(d))[0])
-        if task.is_regression:
+        if label_policies.is_regression:
             _check_scale(built[-1].head_f, one["number"])
-    member.place(built)
+    member.set_trees(built)
 
 
 def _check_scale(floats: np.ndarray, place: int) -> None:
@@ -378,7 +380,7 @@ def _check_scale(floats: np.ndarray, place: int) -> None:
 
 def _checked_memory(
     fields: dict[str, np.ndarray],
-    task: Task,
+    label_policies: LabelPolicies,
     parameters: ForestParameters,
     place: int,
     has_weights: bool,
@@ -390,8 +392,8 @@ def _checked_memory(
     """
     none = np.empty(0)
     memory, sizes = fields.pop("memory", none), fields.pop("memory_size", none)
-    size = task.n_known
-    width = task.n_stats - size
+    size = label_policies.n_known
+    width = label_policies.n_stats - size
     is_given = "left" in fields and sizes.shape == fields["left"].shape
     if not is_given or memory.dtype != np.float64 or not (sizes == width).all():
         raise CorruptError(f"the tree in place {place} should keep {width} numbers a node")
@@ -401,14 +403,14 @@ def _checked_memory(
     is_sound = bool(np.isfinite(rows).all()) and bool((rows[:, -N_MEMORIES:] >= 0.0).all())
     for k in range(N_MEMORIES - 1):
         one = rows[:, k * size : (k + 1) * size]
-        if task.is_regression:  # weight, sum, sum of squares
+        if label_policies.is_regression:  # weight, sum, sum of squares
             is_sound = is_sound and bool((one[:, 0] > 0.0).all() and (one[:, 2] >= 0.0).all())
             continue
         apart = np.abs(one[:, 1:].sum(axis=1) - one[:, 0])
         is_near = bool((apart <= _SLACK * (1.0 + one[:, 0])).all())
         is_sound = is_sound and is_near and bool((one >= 0.0).all())
     whole = np.ones((len(rows), N_MEMORIES))
-    if not task.is_regression:
+    if not label_policies.is_regression:
         n_classes, stat = parameters.n_classes, fields.get("stat", none)
         if stat.shape != (len(rows), size) or stat.dtype != np.float64:
             raise CorruptError(f"the tree in place {place} should count {n_classes} classes a node")

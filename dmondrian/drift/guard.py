@@ -1,11 +1,11 @@
 """The guard of a forest that follows a stream: a mixture over what kinds of members forecast.
 
 It mixes the means of the members' forecasts by kind, the mean of all and that of the permanent
-trees, and raises probabilities to powers: where nothing changes it is not behind the forest without
-members, by more than the price of its weights.
+trees, and raises probabilities to powers. So where nothing changes, its loss is above that of the
+permanent trees alone by no more than what it takes to learn the weights.
 
-Members do not know of it, so what they forecast may be added up in any order, as whole numbers, on
-as many machines as hold them (:data:`Shares`), and the guard is stepped later, row by row.
+Members do not depend on it: their forecasts are added up in any order, as whole numbers, on as many
+machines as hold them (:data:`Shares`), and the guard takes its steps later, row by row.
 
 Relies on :mod:`dmondrian.drift.mixer`. Promises that its weights are a pure function of the
 shares, labels and weights of rows in order, whatever the cuts between calls.
@@ -24,10 +24,10 @@ import numpy as np
 from dmondrian.boosting.boosted_stream import FIRST_SET
 from dmondrian.drift.age_weights import exponents_of, shares_of_ages
 from dmondrian.drift.label_blocks import LabelBlocks
-from dmondrian.drift.member import KINDS, Ages
+from dmondrian.drift.label_policies import LabelPolicies, label_policies_of
+from dmondrian.drift.member import MEMBER_KINDS, Ages
 from dmondrian.drift.mixer import Expert, Mixer
 from dmondrian.drift.scaled_trees import has_scaled_trees
-from dmondrian.drift.task import Task, task_of
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.exact_sums import ONE, WORDS, label_moments, whole_laws, whole_shares
 from dmondrian.errors import CorruptError
@@ -64,7 +64,7 @@ def shares_of(
     if unit is not None:
         shares[UNIT] = unit
     for number, first, mixed in zip(numbers, permanent, of_members, strict=True):
-        kind = number % len(KINDS)
+        kind = number % len(MEMBER_KINDS)
         shares.setdefault(kind, np.zeros(size, np.int64))
         shares[kind] += whole(mixed)
         shares[PERMANENT] += whole(first)
@@ -72,8 +72,8 @@ def shares_of(
 
 
 def share_width(parameters: ForestParameters) -> int:
-    """Return the most numbers that a shard has in the shares of a row."""
-    return (1 + len(KINDS)) * max(parameters.n_classes, _LEAST_WIDTH)
+    """Return how many numbers the shares of a row have at most."""
+    return (1 + len(MEMBER_KINDS)) * max(parameters.n_classes, _LEAST_WIDTH)
 
 
 def sum_shares(parts: Iterable[Shares]) -> Shares:
@@ -103,7 +103,7 @@ class Guard:
     Attributes
     ----------
     position : int
-        Rows that it was stepped by.
+        Rows that it has mixed and whose labels it has taken.
     blocks : LabelBlocks
         Of these rows.
     mixer : Mixer
@@ -111,21 +111,21 @@ class Guard:
     """
 
     def __init__(self, parameters: ForestParameters, numbers: Iterable[int]) -> None:
-        self._about = parameters, tuple(numbers)
+        self._parameters, self._numbers = parameters, tuple(numbers)
         self.blocks, self.position = LabelBlocks(parameters.following), 0
-        kinds = [number % len(KINDS) for number in self._about[1]]
+        kinds = [number % len(MEMBER_KINDS) for number in self._numbers]
         self._counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-        self._task = task_of(parameters)
+        self._label_policies = label_policies_of(parameters)
         self.mixer = self._new_mixer()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as JSON: kernels take arrays of a new one alone."""
-        return guard_of, (*self._about, self.to_json())
+        return guard_of, (self._parameters, self._numbers, self.to_json())
 
     def _new_mixer(self) -> Mixer:
-        """Return a mixer that knows nothing, for blocks of as many rows as now."""
-        its = self.blocks
-        return _mixer(max(len(self._counts), 1), its.delay, self._task, its.is_timed)
+        """Return a mixer that has learned nothing, for blocks of as many rows as now."""
+        n_kinds, blocks = max(len(self._counts), 1), self.blocks
+        return _mixer(n_kinds, blocks.delay, self._label_policies, blocks.is_timed)
 
     @property
     def rows_so_far(self) -> dict[str, int]:
@@ -159,25 +159,25 @@ class Guard:
                 self._end_block()
             own = w[part] if len(w) else w
             mixed[part] = self.mixer.mix_and_step(inputs[:, part], y[part], own)
-            self.blocks.take(None if times is None else times[part])
+            self.blocks.count(None if times is None else times[part])
             self.position += part.stop - part.start
             if is_end:
                 self._end_block()
         return mixed
 
     def _end_block(self) -> None:
-        """Mix by the weights that know the block."""
+        """Let the weights that learned the labels of the block mix the next rows."""
         is_first, before = not self.rows_so_far["learned"], self.blocks.delay
-        self.blocks.end()
+        self.blocks.end_block()
         self.mixer.end_block()
         if self.blocks.is_timed and (is_first or self.blocks.delay != before):
             fresh = self._new_mixer()
             if is_first:  # all inputs forecast its rows alike: no weight knows more than a new one
                 self.mixer = fresh
-            self.mixer.go_on_as(fresh)
+            self.mixer.use_rates_of(fresh)
 
     def learn_waiting(self) -> None:
-        """Mix by the weights that know the rows that wait, where trees have learned others.
+        """Let the weights that learned the rows that wait mix from now on, if others were learned.
 
         Amid a block this is for a guard that learns no more.
         """
@@ -198,9 +198,9 @@ class Guard:
         n_learned : int, optional
             Rows that trees have learned, if they were those amid a block as well.
         """
-        parameters, numbers = self._about
+        parameters = self._parameters
         ages = Ages(parameters.following.first, parameters.following.last)
-        kinds, of_guard = np.array(numbers) % len(KINDS), exponents_of(self.mixer)
+        kinds, of_guard = np.array(self._numbers) % len(MEMBER_KINDS), exponents_of(self.mixer)
         is_mixed = np.zeros(of_members.shape[1], np.bool_)
         is_mixed[0] = True
         known = ages.n_younger_than(self.blocks.delay), ages.n_younger_than(self.position + 1)
@@ -230,7 +230,7 @@ class Guard:
 
         Float64 [G, T] each: an input is the sum of both, times what these forecast.
         """
-        kinds = np.array(self._about[1]) % len(KINDS)
+        kinds = np.array(self._numbers) % len(MEMBER_KINDS)
         of_kinds = [(kinds == kind) / count for kind, count in self._counts.items()]
         none, all_ = np.zeros(len(kinds)), np.full(len(kinds), 1.0 / len(kinds))
         of_permanent = [*(none for _ in of_kinds), all_, none]
@@ -240,7 +240,7 @@ class Guard:
         """Return what it has learned."""
         return {"position": self.position, **self.blocks.to_json(), **self.mixer.to_json()}
 
-    def take_json(self, stored: Any, position: int | None = None) -> None:
+    def load_json(self, stored: Any, position: int | None = None) -> None:
         """Take over what :meth:`to_json` wrote, after ``position`` rows if that is known.
 
         Raises
@@ -255,9 +255,9 @@ class Guard:
             raise CorruptError(
                 f"a guard should have the weights after {expected} rows, found {str(stored)[:80]}"
             )
-        self.blocks.take_json(stored, int(found or 0))
+        self.blocks.load_json(stored, int(found or 0))
         self.mixer = self._new_mixer()
-        self.mixer.take_json(stored)
+        self.mixer.load_json(stored)
         self.position = int(found or 0)
 
 
@@ -270,11 +270,11 @@ def guard_of(parameters: ForestParameters, numbers: Iterable[int], stored: Any) 
         If it is not that of such a guard.
     """
     guard = Guard(parameters, numbers)
-    guard.take_json(stored)
+    guard.load_json(stored)
     return guard
 
 
-def _mixer(n_kinds: int, delay: int, task: Task, is_timed: bool) -> Mixer:
+def _mixer(n_kinds: int, delay: int, label_policies: LabelPolicies, is_timed: bool) -> Mixer:
     """Return the mixer of a guard of so many kinds of members.
 
     The longer the delay, the slower its steps, and the more it begins with permanent trees alone.
@@ -282,14 +282,16 @@ def _mixer(n_kinds: int, delay: int, task: Task, is_timed: bool) -> Mixer:
     permanent, everyone = n_kinds, n_kinds + 1
     some = (*range(n_kinds), permanent)
     slower = math.sqrt(delay)
-    if task.mixing is not None:  # means have no powers; the guard learns how sure the forest is
+    if (
+        label_policies.mixing is not None
+    ):  # means have no powers; the guard learns how sure the forest is
         start = (1.0 / len(some),) * len(some)
         experts = [
             Expert((everyone,), (1.0,), 0.0),
             *(Expert(some, start, rate / slower) for rate in _LINEAR_RATES),
             Expert((permanent,), (1.0,), 0.0),
         ]
-        linear = task.mixing._replace(is_scaled=True)
+        linear = label_policies.mixing._replace(is_scaled=True)
         return Mixer(n_kinds + 2, experts, delay, linear=linear, is_timed=is_timed)
     equal = (*(1.0 / n_kinds,) * n_kinds, 0.0)
     experts = [

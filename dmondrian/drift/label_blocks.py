@@ -1,4 +1,4 @@
-"""Blocks of rows whose labels come together: so many rows, or the rows of so much time.
+"""Blocks of rows whose labels come together: a number of rows, or the rows of a period of time.
 
 Blocks of time are counted from the time of the first row: row t is of block floor((T_t - T_0) / D),
 D the delay. A row whose block is over, since one of a later block came before it, is of the open
@@ -31,17 +31,17 @@ class Clock(NamedTuple):
 
     first: float | None = None  # time of its first row
     block: int = 0  # number of the open block
-    n_rows: int = 0  # of the open block, so far
-    n_before: int = 1  # of the last full one; 1 while there is none
-    n_late: int = 0  # that came when their block was over
+    n_rows: int = 0  # rows of the open block so far
+    n_last_full: int = 1  # rows of the last full block; 1 while there is none
+    n_late: int = 0  # rows that came when their block was over
 
 
 class LabelBlock(NamedTuple):
     """Rows that come next, of one block."""
 
     rows: slice
-    is_after_end: bool  # the block before them ends as they come
-    is_end: bool  # theirs ends with them
+    is_after_end: bool  # whether the block before them ends when the first of them comes
+    is_end: bool  # whether their own block ends with the last of them
 
 
 class LabelBlocks:
@@ -68,7 +68,7 @@ class LabelBlocks:
     @property
     def delay(self) -> int:
         """Rows of a block; of blocks of time those of the last full one."""
-        return self.clock.n_before if self.is_timed else self._delay
+        return self.clock.n_last_full if self.is_timed else self._delay
 
     def n_waiting(self, n_rows: int) -> int:
         """Return how many of the ``n_rows`` that came are of a block that has not ended."""
@@ -127,9 +127,10 @@ class LabelBlocks:
         return first + self.clock.block * self._period.length
 
     def cut(self, position: int, n: int, times: np.ndarray | None) -> Iterator[LabelBlock]:
-        """Yield the blocks of ``n`` rows from row ``position`` on; where each has one row, as one.
+        """Yield the next ``n`` rows, from row ``position`` on, block by block.
 
-        ``times`` float64 [n] are those of the rows, where blocks are of time.
+        Where a block has one row, all rows at once. ``times`` float64 [n] are those of the rows,
+        where blocks are of time.
         """
         if times is not None and self.is_timed:
             yield from self._cut_by_time(times)
@@ -165,30 +166,30 @@ class LabelBlocks:
             )
         return found
 
-    def take(self, times: np.ndarray | None) -> None:
-        """Count rows, at least one, of one block; the one before has ended if it is another."""
+    def count(self, times: np.ndarray | None) -> None:
+        """Count rows, one or more, of one block: the open one, or one that they open."""
         if times is None or not self.is_timed:
             return
-        own, clock = self._numbers(times), self.clock
-        number = max(clock.block, int(own[0]))
+        numbers, clock = self._numbers(times), self.clock
+        number = max(clock.block, int(numbers[0]))
         self.clock = Clock(
             float(times[0]) if clock.first is None else clock.first,
             number,
-            clock.n_rows + len(own),
-            clock.n_before,
-            clock.n_late + int(np.count_nonzero(own < number)),
+            clock.n_rows + len(numbers),
+            clock.n_last_full,
+            clock.n_late + int(np.count_nonzero(numbers < number)),
         )
 
-    def end(self) -> None:
-        """Count a block as full."""
+    def end_block(self) -> None:
+        """Count the open block as full."""
         if self.is_timed:
-            self.clock = self.clock._replace(n_rows=0, n_before=self.clock.n_rows)
+            self.clock = self.clock._replace(n_rows=0, n_last_full=self.clock.n_rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry "clock" of a state; none where blocks are of rows."""
         return {"clock": list(self.clock)} if self.is_timed else {}
 
-    def take_json(self, stored: dict[str, Any], n_rows: int) -> None:
+    def load_json(self, stored: dict[str, Any], n_rows: int) -> None:
         """Take over what :meth:`to_json` wrote after ``n_rows`` rows.
 
         Raises
@@ -210,7 +211,7 @@ class LabelBlocks:
             n_full = n_rows - clock.n_rows
             is_sound = (clock.n_rows > 0) == (n_rows > 0) and 0 <= clock.n_late < max(n_rows, 1)
             is_sound = is_sound and is_new == (n_rows == 0) and clock.n_rows <= LARGEST_DELAY
-            is_sound = is_sound and 1 <= clock.n_before <= max(n_full, 1) and n_full >= 0
+            is_sound = is_sound and 1 <= clock.n_last_full <= max(n_full, 1) and n_full >= 0
             is_sound = is_sound and (clock.block > 0) == (n_full > 0)
         if not is_sound:
             raise CorruptError(

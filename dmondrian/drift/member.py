@@ -28,8 +28,8 @@ from dmondrian.drift.covering_kernels import (
     learn_rows,
     make_work,
 )
+from dmondrian.drift.label_policies import label_policies_of
 from dmondrian.drift.mixer import Expert, Mixer
-from dmondrian.drift.task import task_of
 from dmondrian.ensemble.predictor.predictor import FreezingCost, Frozen, FrozenOutput
 from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree, collect_frozen
 from dmondrian.ensemble.rows.labelled_rows import LabelledRows
@@ -40,7 +40,9 @@ from dmondrian.tree import nodes
 from dmondrian.tree.address_table import table_of
 from dmondrian.tree.box_encoding import all_numeric, read_only
 
-KINDS = ((0, 1.0), (1, 0.1), (2, 0.05), (3, 0.03))  # power and floor of feature scales, by number
+# How feature scales of covering trees follow credits: power and floor, of each kind of member.
+# Member number i is of kind i modulo their number.
+MEMBER_KINDS = ((0, 1.0), (1, 0.1), (2, 0.05), (3, 0.03))
 LARGEST_LEVEL = 12  # exponent of the births beyond which credits are remembered alike
 MOST_BYTES = 2**24  # of a covering tree's nodes
 # When to freeze covering trees: later than others, as these look for many rows ahead, and are many.
@@ -93,10 +95,10 @@ class Ages(NamedTuple):
         return found
 
 
-class AtRest(NamedTuple):
-    """Trees that answer until rows are learned."""
+class AnsweringTrees(NamedTuple):
+    """The covering trees that answer until rows are learned: one of each octave of age."""
 
-    octaves: list[int]  # of age
+    octaves: list[int]  # of age, of each tree
     trees: list[nodes.Tree]
     scales: list[np.ndarray] | None  # float32 [d] each, by which they take features
 
@@ -118,24 +120,26 @@ class Member:
     def __init__(
         self, parameters: ForestParameters, number: int, ages: Ages, delay: int = 1
     ) -> None:
-        its, d = parameters, parameters.n_features
+        d = parameters.n_features
         self.number, self.ages = number, ages
-        self._living: AtRest | None = None
-        self._has_boosted, self._has_scaled = its.mixes_boosted_sets, its.mixes_scaled_trees
-        power, floor = KINDS[number % len(KINDS)]
+        self._answering: AnsweringTrees | None = None
+        self._has_boosted = parameters.mixes_boosted_sets
+        self._has_scaled = parameters.mixes_scaled_trees
+        power, floor = MEMBER_KINDS[number % len(MEMBER_KINDS)]
         self._covering = Covering(
-            ages.first, ages.last, power, floor, ages.n_levels, not its.split_pure,
-            np.uint64(its.seed), np.uint64(number),
+            ages.first, ages.last, power, floor, ages.n_levels, not parameters.split_pure,
+            np.uint64(parameters.seed), np.uint64(number),
         )  # fmt: skip
-        task = task_of(its)
-        self._n_outputs = task.n_outputs
-        self._policies = Policies(task.stat, task.loss, Aggregate(True))
+        label_policies = label_policies_of(parameters)
+        self._n_outputs = label_policies.n_outputs
+        self._policies = Policies(label_policies.stat, label_policies.loss, Aggregate(True))
         self._columns = all_numeric(d)
         n_places = ages.n_places
         self.trees = [
-            nodes.make_tree(self._columns, task.n_stats, 2 << ages.first) for _ in range(n_places)
+            nodes.make_tree(self._columns, label_policies.n_stats, 2 << ages.first)
+            for _ in range(n_places)
         ]
-        self.caps = read_only(_caps(self.trees[0], ages, its.max_nodes))
+        self.caps = read_only(_caps(self.trees[0], ages, parameters.max_nodes))
         self.births = np.full(n_places, -1, np.int64)
         self.scales = np.ones((n_places, d), np.float32)
         # They halve within as many rows as a tree lives: 2^(level + 1) births.
@@ -145,16 +149,18 @@ class Member:
         self.buckets = np.zeros((n_places, 2, d))
         self.levels = np.zeros((ages.n_levels, 2, d))
         self._credits = Credits(self.buckets, self.levels, read_only(np.array(halves[1:])))
-        self.place(self.trees)
+        self.set_trees(self.trees)
         everything = tuple(range(self.n_inputs))
         equal = (1.0 / len(everything),) * len(everything)
-        experts = [Expert(everything, equal, rate) for rate in task.rates]
+        experts = [Expert(everything, equal, rate) for rate in label_policies.rates]
         experts.append(Expert((0,), (1.0,), 0.0))
         if self._has_boosted:
-            rate = 0.0 if task.is_regression else BOOSTED_RATE  # means have no powers
+            rate = 0.0 if label_policies.is_regression else BOOSTED_RATE  # means have no powers
             experts.append(Expert(everything[-1:], (1.0,), rate))
-        is_timed = its.following.period is not None
-        self.mixer = Mixer(len(everything), experts, delay, linear=task.mixing, is_timed=is_timed)
+        is_timed = parameters.following.period is not None
+        self.mixer = Mixer(
+            len(everything), experts, delay, linear=label_policies.mixing, is_timed=is_timed
+        )
 
     @property
     def n_inputs(self) -> int:
@@ -189,37 +195,40 @@ class Member:
         """Count rows that will be forecast before others are learned."""
         self._frozen.expect(n_rows)
 
-    def at_rest(self, position: int) -> AtRest:
+    def answering_trees(self, position: int) -> AnsweringTrees:
         """Return the trees that answer after ``position`` rows, until others are learned."""
-        if self._living is None:
+        if self._answering is None:
             places = {int(birth): place for place, birth in enumerate(self.births)}
             octaves = range(self.ages.first, self.ages.last + 1)
             births = {k: ((position >> k) - 1) << k for k in octaves}
             found = {k: places[birth] for k, birth in births.items() if birth >= 0}
             scales = [self.scales[s] for s in found.values()] if self._covering.power else None
-            self._living = AtRest([*found], [self.trees[s] for s in found.values()], scales)
-        return self._living
+            trees = [self.trees[s] for s in found.values()]
+            self._answering = AnsweringTrees([*found], trees, scales)
+        return self._answering
 
     def frozen_trees(self, position: int) -> list[FrozenTree]:
-        """Return the trees of :meth:`at_rest` frozen; their answers begin with the outputs."""
-        its = self.at_rest(position)
-        return self._frozen.make(its.trees, self._output_of(its), 1, its.scales).trees
+        """Return :meth:`answering_trees` frozen; their answers begin with the outputs."""
+        answering = self.answering_trees(position)
+        output = self._output_of(answering)
+        return self._frozen.make(answering.trees, output, 1, answering.scales).trees
 
-    def _output_of(self, its: AtRest) -> FrozenOutput:
-        """Return what trees at rest predict: the outputs, and the sum of their shares."""
-        k, lives = self._n_outputs, np.full(len(its.trees), np.inf)
-        return FrozenOutput(self._policies.loss, LargeShares(k), lives, k + 1)
+    def _output_of(self, answering: AnsweringTrees) -> FrozenOutput:
+        """Return what frozen trees predict: the outputs, and the sum of their shares."""
+        k, lifetimes = self._n_outputs, np.full(len(answering.trees), np.inf)
+        return FrozenOutput(self._policies.loss, LargeShares(k), lifetimes, k + 1)
 
     def _forecast_frozen(self, inputs: np.ndarray, X: np.ndarray, position: int) -> bool:
         """Do what :meth:`forecast` does, by frozen trees; return False while that does not pay."""
-        its, k = self.at_rest(position), self._n_outputs
-        kept = self._frozen.trees(its.trees, self._output_of(its), 0, 1, its.scales)
-        if kept is None:
+        answering, k = self.answering_trees(position), self._n_outputs
+        output = self._output_of(answering)
+        frozen = self._frozen.trees(answering.trees, output, 0, 1, answering.scales)
+        if frozen is None:
             return False
-        answers = np.empty((len(its.trees), len(X), k + 1))
-        collect_frozen(kept.table, k + 1, read_only(X), answers)
+        answers = np.empty((len(answering.trees), len(X), k + 1))
+        collect_frozen(frozen.table, k + 1, read_only(X), answers)
         inputs[1 : 1 + self.ages.n_octaves] = inputs[0]
-        for octave, answer in zip(its.octaves, answers, strict=True):
+        for octave, answer in zip(answering.octaves, answers, strict=True):
             inputs[1 + octave - self.ages.first] = answer[:, :k]
         return True
 
@@ -238,10 +247,8 @@ class Member:
             Weights > 0, or none for weights of one.
         """
         self._forget()
-        rows, reached = (
-            LabelledRows(read_only(X), read_only(y), read_only(w)),
-            np.zeros(2, np.int64),
-        )
+        rows = LabelledRows(read_only(X), read_only(y), read_only(w))
+        reached = np.zeros(2, np.int64)
         work = make_work(self._columns)
         while True:
             learn_rows(
@@ -256,15 +263,15 @@ class Member:
             self.trees[place] = nodes.resize(tree, capacity, soon=capacity)
             self._places.table[place] = table_of(self.trees[place : place + 1])[0]
 
-    def place(self, trees: list[nodes.Tree]) -> None:
-        """Take over trees, by place, each with capacity for the rows between two births."""
+    def set_trees(self, trees: list[nodes.Tree]) -> None:
+        """Put trees in the places, each with capacity for the rows between two births."""
         self.trees = [nodes.resize(tree, max(len(tree.i), 2 << self.ages.first)) for tree in trees]
         self._places = Places(table_of(self.trees), self.caps, self.births, self.scales)
         self._forget()
 
     def _forget(self) -> None:
-        """Forget what was found out from trees, before they change."""
-        self._frozen, self._living = Frozen(_COST), None
+        """Drop frozen copies and which trees answer, as trees are about to change."""
+        self._frozen, self._answering = Frozen(_COST), None
 
 
 def _caps(tree: nodes.Tree, ages: Ages, max_nodes: int | None) -> np.ndarray:

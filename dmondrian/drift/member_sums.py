@@ -57,7 +57,7 @@ class MemberSums:
         labels : bool
             Not asked for: the guard knows the variance of labels.
         """
-        members = self._members.asked(n_threads)
+        members = self._members.caught_up(n_threads)
         found = members.share_each(X, n_threads)
         shape, is_new = found.of_members.shape[1:], onto is None
         total = sums_to_add_to(onto and onto.total, shape, is_new)

@@ -2,19 +2,19 @@
 
 The permanent trees are those of a forest that never forgets, to the byte. Each belongs to a member
 (:mod:`dmondrian.drift.member`), which mixes it with trees of all ages. What members forecast goes
-out as shares, for the guard of the whole forest (:mod:`dmondrian.drift.guard`), of which they know
-nothing: a shard of a run holds some members, and is this class.
+out as shares, for the guard of the whole forest (:mod:`dmondrian.drift.guard`), which they do not
+need: a shard of a run is an object of this class, with some of the members.
 
 Labels come ``delay`` rows at a time: the rows of a block [i delay, (i + 1) delay) are forecast in
 the state before it, weights of mixtures included, as they come, and learned after its last row.
-Until then they wait; who asks when all labels are known, as of a run or after ``fit``, is answered
-by a copy that has learned them. In place of trees younger than ``delay`` the permanent one is
-mixed. Where the delay is a time, blocks are of that time, and end when a row of a later one comes
-(:mod:`dmondrian.drift.label_blocks`).
+Until then they wait. Where all labels are known by the time of a prediction, as of a run or after
+``fit``, a copy that has learned them predicts (:meth:`Members.caught_up`). In place of trees
+younger than ``delay`` the permanent one is mixed. Where the delay is a time, blocks are of that
+time, and end when a row of a later one comes (:mod:`dmondrian.drift.label_blocks`).
 
 Boosted sets and scaled trees that are born with rows are found from rows alone, before trees learn
 these: a birth that fails, or that Ctrl-C ends, leaves the members as they were before the rows, and
-who gives them again has it done again.
+is made when the rows are learned again.
 
 Relies on :class:`dmondrian.forest.forest.Forest`. Promises that the state is a pure function of
 the parameters, the seed, the numbers of the members and the rows in order, whatever the cuts
@@ -41,14 +41,14 @@ from dmondrian.boosting.boosted_stream import (
     BoostedStream,
 )
 from dmondrian.drift.age_weights import cut_at_marks, exponents_of
-from dmondrian.drift.drift_state import drift_state, read_header, take_state
+from dmondrian.drift.drift_state import drift_state, load_state, read_header
 from dmondrian.drift.guard import Guard, Shares, concatenate_shares, shares_of
 from dmondrian.drift.held_interrupts import interrupts_held
 from dmondrian.drift.label_blocks import LabelBlocks
+from dmondrian.drift.label_policies import label_policies_of
 from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.scaled_trees import ScaledTrees
 from dmondrian.drift.stored_rows import kept_apart, stored_apart
-from dmondrian.drift.task import task_of
 from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn, frozen_trees
 from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.ensemble import Ensemble
@@ -76,10 +76,10 @@ class Forecast(NamedTuple):
 
 
 class _Born(NamedTuple):
-    """What takes the place of others once trees have learned the rows that it was born with."""
+    """A boosted set, and scaled trees, that replace those before once trees learned some rows."""
 
-    boosted: BoostedStream
-    scaled: Forest | None  # None where none is born
+    boosted: BoostedStream  # with the new set
+    scaled: Forest | None  # None where no scaled trees are born
 
 
 class _Step(NamedTuple):
@@ -119,7 +119,8 @@ class Members(Forest):
     scaled : ScaledTrees or None
         Of the members, where the forest has such.
     labels_are_known : bool
-        Whether whoever asks knows the labels of all rows that came, as of a run or of ``fit``.
+        Whether the labels of all rows that came are known when rows are predicted, as of a run or
+        after ``fit``; see :meth:`caught_up`.
     exponents_at_marks : dict of int to float64 [T, G]
         By the number of rows learned at marks of the last call, exponents of each member's inputs.
     """
@@ -133,24 +134,26 @@ class Members(Forest):
         trees: list[nodes.Tree] | None = None,
     ) -> None:
         super().__init__(parameters, numbers, trees=trees)
-        its = parameters.following
-        self.ages, self.blocks, self.position = Ages(its.first, its.last), LabelBlocks(its), 0
-        self.task = task_of(parameters)
+        settings = parameters.following
+        self.ages, self.blocks = Ages(settings.first, settings.last), LabelBlocks(settings)
+        self.position = 0
+        self.label_policies = label_policies_of(parameters)
         self.members = [
             Member(parameters, number, self.ages, self.blocks.delay)
             for number in self.tree_numbers.tolist()
         ]
         self.waiting = self._no_rows()
         self.boosted: BoostedStream | None = None
-        if its.boosted:
-            before = AS_THEY_CAME if parameters.n_classes else CLIPPED  # of earlier versions
-            self.boosted = self.stream_of_sets(ROUNDS_FOUND if its.finds_rounds else before)
+        if settings.boosted:
+            earlier_fitting = AS_THEY_CAME if parameters.n_classes else CLIPPED
+            fitting = ROUNDS_FOUND if settings.finds_rounds else earlier_fitting
+            self.boosted = self.stream_of_sets(fitting)
         self.scaled: ScaledTrees | None = None
-        if its.scaled:
+        if settings.scaled:
             self.scaled = ScaledTrees(parameters, self.tree_numbers.tolist())
         self.exponents_at_marks: dict[int, np.ndarray] = {}
         self.labels_are_known = False
-        self._caught_up: Any = None
+        self._copy_caught_up: Any = None  # see `caught_up`
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as the state, and whether it is complete."""
@@ -174,7 +177,7 @@ class Members(Forest):
         cls,
         header: dict[str, Any],
         trees: Sequence[dict[str, np.ndarray]],
-        like: Forest | None = None,
+        other_shard: Forest | None = None,
     ) -> Members:
         """Return the members of a :meth:`state`, every index and value checked.
 
@@ -183,9 +186,9 @@ class Members(Forest):
         CorruptError
             If the state is not one that such a forest can have.
         """
-        found = read_header(header, trees)
-        made: Any = super().from_state(found.permanent_header, found.permanent, like)
-        take_state(made, found)
+        parts = read_header(header, trees)
+        made: Any = super().from_state(parts.permanent_header, parts.permanent, other_shard)
+        load_state(made, parts)
         return made
 
     @classmethod
@@ -196,7 +199,10 @@ class Members(Forest):
         rows = {(one.position, len(one.waiting.y), one.blocks.clock) for one in forests}
         boosted = {None if one.boosted is None else one.boosted.digest for one in forests}
         if len(rows) > 1 or len(boosted) > 1:
-            raise ParameterError("members that learned other rows cannot be joined")
+            raise ParameterError(
+                "members that learned other rows cannot be joined: expected the shards of one "
+                "checkpoint"
+            )
         members = [member for one in forests for member in one.members]
         made.members = sorted(members, key=lambda member: member.number)
         made.position, made.waiting, made.boosted = first.position, first.waiting, first.boosted
@@ -219,8 +225,8 @@ class Members(Forest):
 
     def stream_of_sets(self, fitting: int) -> BoostedStream:
         """Return boosted sets of a stream without rows, of a ``fitting`` that it knows."""
-        its = self.parameters
-        return BoostedStream(its.n_features, its.n_classes, its.seed, fitting)
+        parameters = self.parameters
+        return BoostedStream(parameters.n_features, parameters.n_classes, parameters.seed, fitting)
 
     def _no_rows(self) -> LabelledRows:
         return LabelledRows(np.empty((0, self.parameters.n_features), np.float32), _NONE, _NONE)
@@ -270,14 +276,16 @@ class Members(Forest):
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory held by all trees, those of the copy that is asked among them."""
-        beside = sum(0 if part is None else part.n_bytes for part in (self.scaled, self._caught_up))
+        """Bytes of memory held by all trees, those of the copy of :meth:`caught_up` included."""
+        beside = sum(
+            0 if part is None else part.n_bytes for part in (self.scaled, self._copy_caught_up)
+        )
         return super().n_bytes + sum(member.n_bytes for member in self.members) + beside
 
     def share(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> Shares:
         """Return what members forecast of rows float32 [n, d], by kind.
 
-        Rows that wait for their block are not known yet, of :meth:`asked` all are.
+        Rows that wait for their block are not learned yet; :meth:`caught_up` has learned them.
 
         Raises
         ------
@@ -293,7 +301,7 @@ class Members(Forest):
         self.predictor.check_learned()
         rows = self.prepare(X)
         self._expect(len(rows))
-        none = np.empty((len(self.members), 0, self.task.n_outputs))
+        none = np.empty((len(self.members), 0, self.label_policies.n_outputs))
         parts = [self._forecast(rows[part], n_threads) for part in self._pieces(len(rows))]
         of_members = np.concatenate([none, *(part[1] for part in parts)], axis=1)
         return Forecast(self._joined([self._shares(*part) for part in parts]), of_members)
@@ -343,7 +351,7 @@ class Members(Forest):
     def check_sizes(self, y: np.ndarray, w: np.ndarray | None) -> None:
         """Refuse rows whose weights doubles cannot sum up, those of rows that wait included."""
         total = check_weights(w, len(y), self.total_weight + self.waiting_weight)
-        if self.task.is_regression:
+        if self.label_policies.is_regression:
             for known in (y, self.waiting.y):
                 check_targets(known, total)
 
@@ -364,7 +372,7 @@ class Members(Forest):
         alone: Callable[[], AbstractContextManager[None]],
         times: np.ndarray | None = None,
     ) -> Iterator[Any]:
-        """Learn rows X, y, w, piece by piece; yield what :meth:`_settle` returns of each."""
+        """Learn rows X, y, w, piece by piece; yield what :meth:`_finish_shares` returns of each."""
         X, y, w = rows[0], np.asarray(rows[1], np.float64), rows[2]
         ends, self.n_done = np.arange(1, len(y) + 1), 0
         if w is not None and not (kept := w > 0.0).all():
@@ -379,9 +387,9 @@ class Members(Forest):
             own_times = None if times is None else times[part]
             born = self._birth_of(step, piece, *labels, n_threads)
             with alone(), interrupts_held():
-                self.labels_are_known, self._caught_up = False, None
+                self.labels_are_known, self._copy_caught_up = False, None
                 try:
-                    answer = self._take(step, born, piece, *labels, own_times, n_threads)
+                    answer = self._take_step(step, born, piece, *labels, own_times, n_threads)
                     if step.is_mark:
                         self.exponents_at_marks[number + part.stop] = self.input_exponents()
                     self.n_done = int(ends[part.stop - 1])
@@ -419,7 +427,7 @@ class Members(Forest):
             return self._born_with(self._waiting_with(X, y, w), n_threads)
         return None if self._waits else self._born_with(LabelledRows(X.values, y, w), n_threads)
 
-    def _take(
+    def _take_step(
         self,
         step: _Step,
         born: _Born | None,
@@ -429,7 +437,7 @@ class Members(Forest):
         times: np.ndarray | None,
         n_threads: int,
     ) -> Any:
-        """Forecast and learn the rows of a step; return what :meth:`_settle` does of them."""
+        """Forecast and learn the rows of a step; return what :meth:`_finish_shares` does."""
         if not self._waits:
             return self._learn_at_once(X, y, w, born, n_threads)
         if step.ends_before:
@@ -443,18 +451,19 @@ class Members(Forest):
         """Return the exponents of each member's inputs, float64 [T, G]."""
         return np.stack([exponents_of(member.mixer) for member in self.members])
 
-    def _settle(
+    def _finish_shares(
         self, shares: Shares, y: np.ndarray, w: np.ndarray, times: np.ndarray | None = None
     ) -> Any:
-        """Return what becomes of the shares of rows whose labels are ``y``: nothing here."""
+        """Return what learning returns of rows: here their shares; see ``DriftForest``."""
         return shares
 
     def _pieces(self, n: int, number: int | None = None) -> Iterator[slice]:
-        """Yield slices of n rows, of which a member's inputs stay in the cache.
+        """Yield slices of ``n`` rows, short enough that a member's inputs stay in the cache.
 
-        Of rows from row ``number`` of the stream on those of a slice have the same boosted set.
+        With ``number``, that of the first row in the stream, one boosted set answers all rows of a
+        slice.
         """
-        width = (1 + self.ages.n_octaves) * self.task.n_outputs
+        width = (1 + self.ages.n_octaves) * self.label_policies.n_outputs
         size = max(_LEAST_ROWS, min(_MOST_ROWS, _MOST_NUMBERS // width))
         first = 0
         while first < n:
@@ -470,7 +479,7 @@ class Members(Forest):
         Nothing is changed: for lack of memory this may fail, and interrupts may end it.
         """
         boosted = None if self.boosted is None else self.boosted.born_with(*rows)
-        if boosted is None:  # where scaled trees are born a set is
+        if boosted is None:  # scaled trees are born at rows where a set is born, too
             return None
         scaled: Forest | None = None
         if self.scaled is not None:
@@ -482,7 +491,7 @@ class Members(Forest):
         self, X: PreparedRows, y: np.ndarray, w: np.ndarray, born: _Born | None, n_threads: int
     ) -> Any:
         """Forecast and learn row after row."""
-        permanent, unit = forecast_and_learn(self, self.task, X, y, w, n_threads)
+        permanent, unit = forecast_and_learn(self, self.label_policies, X, y, w, n_threads)
         of_members = np.empty(permanent.shape)
         boosted = None if self.boosted is None else self.boosted.answer(X.values)
         scaled = None
@@ -498,9 +507,9 @@ class Members(Forest):
             of_members[i] = member.mixer.mix_and_step(inputs, y, w)
 
         run_threads(learn, range(len(self.members)), n_threads)
-        answer = self._settle(self._shares(permanent, of_members, unit), y, w)
+        answer = self._finish_shares(self._shares(permanent, of_members, unit), y, w)
         self.position += len(y)
-        self._learn_kept(X.values, y, w, born)
+        self._keep_rows(X.values, y, w, born)
         return answer
 
     def _add_others(
@@ -518,8 +527,8 @@ class Members(Forest):
             if boosted is not None:
                 inputs[-1, :, : boosted.shape[1]] = boosted
 
-    def _learn_kept(self, X: np.ndarray, y: np.ndarray, w: np.ndarray, born: _Born | None) -> None:
-        """Keep the rows just learned; have what was born with them take its place."""
+    def _keep_rows(self, X: np.ndarray, y: np.ndarray, w: np.ndarray, born: _Born | None) -> None:
+        """Keep the rows just learned; put what was born with them in place."""
         if born is None:
             if self.boosted is not None:
                 self.boosted.learn(X, y, w)
@@ -543,30 +552,32 @@ class Members(Forest):
     ) -> Any:
         """Forecast rows of a block, by the state before it; let them wait for its end."""
         self._expect(len(X))
-        answer = self._settle(self._shares(*self._forecast(X, n_threads, (y, w))), y, w, times)
-        self.blocks.take(times)
+        answer = self._finish_shares(
+            self._shares(*self._forecast(X, n_threads, (y, w))), y, w, times
+        )
+        self.blocks.count(times)
         self.waiting = self._waiting_with(X, y, w)
         return answer
 
-    def asked(self, n_threads: int = 1) -> Self:
-        """Return the members to ask: a copy that has learned the rows that wait, or these.
+    def caught_up(self, n_threads: int = 1) -> Self:
+        """Return the members that predict: a copy that has learned the rows that wait, or these.
 
-        A copy if all labels are known, and some rows were learned.
+        A copy where ``labels_are_known`` and some rows were learned before.
         """
         self.store.check_whole()
         if not (self.labels_are_known and self.position and len(self.waiting.y)):
             return self
-        if self._caught_up is None:
+        if self._copy_caught_up is None:
             copy: Any = type(self).from_state(*self.state())
             copy.learn_waiting(n_threads)
-            self._caught_up = copy
-        asked: Self = self._caught_up
-        return asked
+            self._copy_caught_up = copy
+        copied: Self = self._copy_caught_up
+        return copied
 
     def learn_waiting(self, n_threads: int = 1) -> None:
         """Let trees learn the rows that wait; use the weights of mixtures that know them.
 
-        Amid a block this is for members that will be asked, and learn no more. Members that have
+        Amid a block this is for members that will predict, and learn no more. Members that have
         learned nothing stay as they are.
         """
         if self.position:
@@ -575,10 +586,10 @@ class Members(Forest):
     def _end_block(self, born: _Born | None, n_threads: int) -> None:
         """Let trees learn the rows of a block; use the weights of mixtures that know them."""
         self._learn_block(born, n_threads)
-        self.blocks.end()
+        self.blocks.end_block()
         if self.blocks.is_timed:
             for member in self.members:
-                member.mixer.take_delay(self.blocks.delay)
+                member.mixer.set_delay(self.blocks.delay)
 
     def _learn_block(self, born: _Born | None, n_threads: int) -> None:
         rows, self.waiting = self.waiting, self._no_rows()
@@ -586,7 +597,7 @@ class Members(Forest):
         for part in self._pieces(len(rows.y)):
             self._learn_trees(whole[part], rows.y[part], rows.w[part], n_threads)
         # All at once: of the sets born in a block the last answers.
-        self._learn_kept(whole.values, rows.y, rows.w, born)
+        self._keep_rows(whole.values, rows.y, rows.w, born)
         for member in self.members:
             member.mixer.end_block()
 
@@ -596,7 +607,7 @@ class Members(Forest):
 
         def learn(i: int) -> None:
             member = self.members[i]
-            inputs = np.empty((member.n_inputs, len(y), self.task.n_outputs))
+            inputs = np.empty((member.n_inputs, len(y), self.label_policies.n_outputs))
             inputs[0] = 0.0
             member.learn(inputs, X.values, y, w, self.position)
 
@@ -606,15 +617,15 @@ class Members(Forest):
         self.position += len(y)
 
     def freeze(self, n_threads: int = 1) -> None:
-        """Freeze the trees that are asked now, for few forecasts; many do so by themselves."""
-        its = self.asked(n_threads)
-        if its.position:
-            for ensemble in (its, its.scaled_forest):
+        """Freeze the trees that predict now, for few forecasts; many do so by themselves."""
+        forest = self.caught_up(n_threads)
+        if forest.position:
+            for ensemble in (forest, forest.scaled_forest):
                 if ensemble is not None:
                     frozen_trees(ensemble)
             run_threads(
-                lambda i: its.members[i].frozen_trees(its.position),
-                range(len(its.members)),
+                lambda i: forest.members[i].frozen_trees(forest.position),
+                range(len(forest.members)),
                 n_threads,
             )
 
@@ -636,11 +647,11 @@ class Members(Forest):
 
         Mixers then take steps to the labels and weights, where these are given.
         """
-        shape = len(self.members), len(X), self.task.n_outputs
-        permanent, of_members = np.full(shape, self.task.unknown), np.empty(shape)
-        unit = np.zeros((len(X), 2)) if self.task.is_regression else None
+        shape = len(self.members), len(X), self.label_policies.n_outputs
+        permanent, of_members = np.full(shape, self.label_policies.unknown), np.empty(shape)
+        unit = np.zeros((len(X), 2)) if self.label_policies.is_regression else None
         if self.position:
-            permanent[:] = forecast(self, self.task, X)
+            permanent[:] = forecast(self, self.label_policies, X)
             if unit is not None:
                 tree = self.store.trees[0]
                 root = tree.d[tree.head_i[nodes.ROOT], nodes.STAT : nodes.STAT + KNOWN]
@@ -671,8 +682,8 @@ class Members(Forest):
 
     def _joined(self, parts: list[Shares]) -> Shares:
         """Return shares of rows that follow each other as one; of none where there is none."""
-        none = np.empty((len(self.members), 0, self.task.n_outputs))
-        unit = np.empty((0, 2)) if self.task.is_regression else None
+        none = np.empty((len(self.members), 0, self.label_policies.n_outputs))
+        unit = np.empty((0, 2)) if self.label_policies.is_regression else None
         return concatenate_shares([self._shares(none, none, unit), *parts])
 
 

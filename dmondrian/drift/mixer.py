@@ -1,4 +1,7 @@
-"""The weights of a mixture of forecasts: what a member, and the forest, learn about experts.
+"""Mixers of forecasts: the weights that a member, or the guard, learns of its inputs.
+
+A mixer is a mixture over experts, and each expert a mixture over some of the inputs, whose weights
+take steps of a rate of its own.
 
 Labels come ``delay`` rows at a time. Rows of a block are mixed by the weights before it; others go
 through it row by row, as if each label were known at once, and their mean over the block is what
@@ -41,7 +44,7 @@ LARGEST_WEIGHT = 1e9  # of an input, of a state from outside
 _LARGEST_SCALE = 1e300  # a squared error
 
 
-class Linear(NamedTuple):
+class LinearSettings(NamedTuple):
     """Settings of linear mixtures; fields as of :class:`LinearExperts`."""
 
     input_share: float = 5e-5
@@ -51,7 +54,10 @@ class Linear(NamedTuple):
 
 
 class Expert(NamedTuple):
-    """A mixture of some inputs."""
+    """A mixture of some inputs, over which the mixer mixes.
+
+    Not one of the estimators' parameter ``experts``: that names what inputs there are.
+    """
 
     inputs: tuple[int, ...]
     start: tuple[float, ...]  # their weights at first
@@ -68,8 +74,9 @@ class Mixer:
     delay : int
         Rows of a block.
     shares : sequence of float or None
-        Weights of the experts at first, and those to which rows move a share; equal for None.
-    linear : Linear or None
+        Weights of the experts at first, to which each row moves them back by a small part; equal
+        for None.
+    linear : LinearSettings or None
         Of mixtures of means and variances; None for geometric mixtures of probabilities.
     is_timed : bool, default=False
         Whether blocks are of time, and ``delay`` that of the next rows.
@@ -86,7 +93,7 @@ class Mixer:
         experts: Sequence[Expert],
         delay: int = 1,
         shares: Sequence[float] | None = None,
-        linear: Linear | None = None,
+        linear: LinearSettings | None = None,
         is_timed: bool = False,
     ) -> None:
         n = len(experts)
@@ -105,7 +112,7 @@ class Mixer:
         self._begin_block()
 
     def _begin_block(self) -> None:
-        """Let the weights that take steps begin with those that mix."""
+        """Let the weights that take steps through a block begin as those that mix its rows."""
         inputs, experts, scale = self.weights
         n = len(experts) if self._is_delayed else 0
         ahead = Weights(inputs[:n].copy(), experts[:n].copy(), scale.copy())
@@ -138,19 +145,19 @@ class Mixer:
         return out
 
     def end_block(self) -> None:
-        """Mix by the mean of the weights that went through the block."""
+        """Mix the next rows by the mean of the weights over the steps of the block that ended."""
         n = self._steps.n[0]
         if n > 0.0:
             total, scale = self._steps.total, self._steps.weights.scale
             self.weights = Weights(total.inputs / n, total.experts / n, scale)
         self._begin_block()
 
-    def take_delay(self, delay: int) -> None:
-        """Believe experts as for blocks of ``delay`` rows, from a block on."""
+    def set_delay(self, delay: int) -> None:
+        """Let weights of experts move as for blocks of ``delay`` rows, from the next block on."""
         self._experts = self._experts._replace(power=_power_of(delay))
 
-    def go_on_as(self, other: Mixer) -> None:
-        """Let weights move as those of another mixer of the same experts do, from a block on."""
+    def use_rates_of(self, other: Mixer) -> None:
+        """Let weights move by the rates of another mixer of the same experts, from now on."""
         self._experts = other._experts
 
     def to_json(self) -> dict[str, Any]:
@@ -161,7 +168,7 @@ class Mixer:
             found["sum"] = _lists(self._steps.total) | {"n": float(self._steps.n[0])}
         return found
 
-    def take_json(self, stored: Any) -> None:
+    def load_json(self, stored: Any) -> None:
         """Take over the weights of :meth:`to_json`, or those of a mixer at the end of a block.
 
         Raises

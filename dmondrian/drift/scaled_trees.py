@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from dmondrian.drift.task import Task, task_of
+from dmondrian.drift.label_policies import LabelPolicies, label_policies_of
 from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn
 from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -99,7 +99,7 @@ class ScaledTrees:
     """
 
     def __init__(self, parameters: ForestParameters, numbers: Sequence[int]) -> None:
-        self._task: Task = task_of(parameters)
+        self._label_policies: LabelPolicies = label_policies_of(parameters)
         self._n_members = len(numbers)
         self._numbers = [number * N_TREES + i for number in numbers for i in range(N_TREES)]
         others = {"drift": None, "feature_scales": None, "feature_units": None}
@@ -119,7 +119,11 @@ class ScaledTrees:
 
         None before the first birth.
         """
-        return None if self.forest is None else self._means(forecast(self.forest, self._task, X))
+        return (
+            None
+            if self.forest is None
+            else self._means(forecast(self.forest, self._label_policies, X))
+        )
 
     def forecast_and_learn(
         self, X: np.ndarray, y: np.ndarray, w: np.ndarray, n_threads: int
@@ -136,7 +140,7 @@ class ScaledTrees:
         """
         if self.forest is None:
             return None
-        each, _ = forecast_and_learn(self.forest, self._task, X, y, w, n_threads)
+        each, _ = forecast_and_learn(self.forest, self._label_policies, X, y, w, n_threads)
         return self._means(each)
 
     def learn(self, X: np.ndarray, y: np.ndarray, w: np.ndarray, n_threads: int) -> None:
@@ -148,7 +152,7 @@ class ScaledTrees:
         """Return the mean over each member's trees: of probabilities, or of laws of a label."""
         of_members = each.reshape(self._n_members, N_TREES, *each.shape[1:])
         means = _sum_in_order(of_members) / N_TREES
-        if self._task.is_regression:
+        if self._label_policies.is_regression:
             apart = of_members[..., 0] - means[:, None, :, 0]
             means[..., 1] += _sum_in_order(apart * apart) / N_TREES
         return means
@@ -196,7 +200,7 @@ class ScaledTrees:
         """Return (JSON-able header, one dict of arrays per tree); of no trees None and none."""
         return (None, []) if self.forest is None else self.forest.state()
 
-    def take_state(
+    def load_state(
         self, header: Any, trees: Sequence[dict[str, np.ndarray]], position: int
     ) -> None:
         """Take over a :meth:`state` after ``position`` rows.

@@ -374,9 +374,9 @@ class Ensemble:
         """Freeze the trees now, for few predictions; many do so by themselves."""
         self.predictor.freeze(n_threads)
 
-    def trees_at_rest(self, n_threads: int = 1) -> list[FrozenTree]:
+    def frozen_trees(self, n_threads: int = 1) -> list[FrozenTree]:
         """Return the trees frozen at the lifetime that they predict at now."""
-        return self.predictor.trees_at_rest(n_threads)
+        return self.predictor.frozen_trees(n_threads)
 
     def reserve(self, n_nodes: int) -> None:
         """Preallocate ``n_nodes`` per empty tree, at most 8 MiB; unused capacity is kept."""

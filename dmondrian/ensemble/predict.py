@@ -332,14 +332,14 @@ class Predictor:
     def freeze(self, n_threads: int = 1) -> None:
         """Freeze the trees now, for few predictions; many do so by themselves."""
         if self.is_leafwise and self.store.total_weight > 0.0:
-            self.trees_at_rest(n_threads)
+            self.frozen_trees(n_threads)
 
-    def trees_at_rest(self, n_threads: int = 1) -> list[FrozenTree]:
+    def frozen_trees(self, n_threads: int = 1) -> list[FrozenTree]:
         """Return the trees frozen at the lifetime that they predict at now; see :meth:`freeze`."""
         self.store.check_whole()
-        lives = self.tree_lifetimes()
+        lifetimes = self.tree_lifetimes()
         rule, ready, _ = self._ready(float(self._lifetimes(None)[-1]))
-        output = FrozenOutput(self.policies.loss, rule, lives[:, 0], self.width)
+        output = FrozenOutput(self.policies.loss, rule, lifetimes[:, 0], self.width)
         return self.frozen.make(ready, output, n_threads).trees
 
     def answers(

@@ -97,12 +97,12 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     -----
     With ``drift="follow"`` ages, births, credits for feature scales, ``delay``, weights of rows and
     memory are those of :class:`dmondrian.AMFClassifier`, with squared loss in place of log loss
-    (:mod:`dmondrian.drift.task` has the whole). A member forecasts a mean of its trees' means, by
-    weights that are multiplied by exponentials of the slope of the loss, at three rates; the
-    forest is a mean of members by kind and of the trees that never forget. All losses are in units
-    of the errors made of late, so that the scale of the target does not matter; where errors are
-    as small as what rounding leaves of labels far from 0, it does, and weights then stay as they
-    are or move by rounding: take an offset off such a target. A forecast never lies outside of
+    (:mod:`dmondrian.drift.label_policies` has the whole). A member forecasts a mean of its trees'
+    means, by weights that are multiplied by exponentials of the slope of the loss, at three rates;
+    the forest is a mean of members by kind and of the trees that never forget. All losses are in
+    units of the errors made of late, so that the scale of the target does not matter; where errors
+    are as small as what rounding leaves of labels far from 0, it does, and weights then stay as
+    they are or move by rounding: take an offset off such a target. A forecast never lies outside of
     those of trees and sets, and a label that is far off moves weights by a bounded step; but trees
     that learned it, and the unit in which members are added up, 2^-72 of the standard deviation of
     all labels, keep it. So does ``std``: the variance of cells that hold such a label is mixed

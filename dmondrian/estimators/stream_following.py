@@ -285,4 +285,4 @@ class StreamFollowing(BaseForest):
                     f'{type(self).__name__} has age_weights_ once it is fitted with drift="follow"'
                 )
             forest.store.check_whole()
-            return forest.asked().age_shares()
+            return forest.caught_up().age_shares()

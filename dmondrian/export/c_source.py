@@ -27,7 +27,7 @@ from dmondrian._text.wording import on_one_line
 from dmondrian.ensemble.settings.loss_settings import OF_THE_LABEL
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
-from dmondrian.export.member_trees import weight_asked
+from dmondrian.export.member_trees import exported_weight
 from dmondrian.export.onnx import NO_RESPONSE
 from dmondrian.export.opened_model import opened
 from dmondrian.export.plain_trees import plain_trees
@@ -114,7 +114,7 @@ def to_c(model: Any, out: str | PathLike[str] | None = None, *, name: str = "for
         about = _about(estimator, schema)
         body = [*_arrays(trees), *_labels(estimator), *_functions(estimator, trees)]
         d, n_out = estimator.n_features_in_, _n_outputs(estimator)
-        weight = weight_asked(estimator.forest_)
+        weight = exported_weight(estimator.forest_)
     comment = [
         f"{_BEGINS} {__version__}: {estimator.algorithm}, {weight:.17g} rows, {len(trees)} trees.",
         *(f"   {on_one_line(line)}".replace("*/", "* /").replace("/*", "/ *") for line in about),

@@ -5,7 +5,7 @@ trees, and the boosted set (:mod:`dmondrian.drift.member`); the guard mixes mean
 (:mod:`dmondrian.drift.guard`). Of numbers both mixtures are sums of their inputs times weights, so
 that the forest is one sum over trees; of classes they are sums of logarithms.
 
-Relies on the forest as it is asked: after ``fit`` with a delay it knows the rows that wait.
+Relies on the forest that predicts: after ``fit`` with a delay that has learned the rows that wait.
 Promises the trees' own forecasts, to the last bit.
 
 Shapes: M members, G inputs of a member's mixture, S slots, T trees, k outputs: K classes, or 1 for
@@ -56,34 +56,34 @@ class MemberTrees(NamedTuple):
         return 1 + max(self.of_inputs)
 
 
-def asked(forest: Any) -> DriftForest:
-    """Return the forest to ask, which has learned rows.
+def forest_to_export(forest: Any) -> DriftForest:
+    """Return the forest that predicts, which may be a copy; refuse one that has learned no row.
 
     Raises
     ------
     ParameterError
         If trees have learned none.
     """
-    found: DriftForest = forest.asked()
-    check_learned(found.rows_so_far, found.parameters.following)
-    found.check_learned()
-    return found
+    predicting: DriftForest = forest.caught_up()
+    check_learned(predicting.rows_so_far, predicting.parameters.following)
+    predicting.check_learned()
+    return predicting
 
 
-def weight_asked(forest: Any) -> float:
+def exported_weight(forest: Any) -> float:
     """Return the weight of the rows that a forest's exported trees have learned."""
-    known = forest.asked() if forest.parameters.follows_stream else forest
-    weight: float = known.total_weight
+    predicting = forest.caught_up() if forest.parameters.follows_stream else forest
+    weight: float = predicting.total_weight
     return weight
 
 
 def member_trees(forest: DriftForest) -> MemberTrees:
-    """Return the trees of a forest that has learned rows, and is asked now."""
+    """Return the trees of a forest of :func:`forest_to_export`."""
     permanent, n = frozen_trees(forest), len(forest.members)
-    k = 1 if forest.task.is_regression else forest.task.n_outputs
+    k = 1 if forest.label_policies.is_regression else forest.label_policies.n_outputs
     given = _given(forest)
     n_young = forest.ages.n_younger_than(forest.blocks.delay)
-    octaves = forest.members[0].at_rest(forest.position).octaves
+    octaves = forest.members[0].answering_trees(forest.position).octaves
     mixed = [octave for octave in octaves if octave - forest.ages.first >= n_young]
     of_inputs = [0] * forest.members[0].n_inputs
     for number, octave in enumerate(mixed, start=1):
@@ -91,8 +91,8 @@ def member_trees(forest: DriftForest) -> MemberTrees:
     slots = []
     for i, (member, tree) in enumerate(zip(forest.members, forest.store.trees, strict=True)):
         slots.append(Slot(i, 0, [plain_tree(tree, permanent[i], k, [given])]))
-        found = dict(zip(octaves, _covering(member, forest.position, k, given), strict=True))
-        slots += [Slot(i, 1 + j, [found[octave]]) for j, octave in enumerate(mixed)]
+        covering = dict(zip(octaves, _covering(member, forest.position, k, given), strict=True))
+        slots += [Slot(i, 1 + j, [covering[octave]]) for j, octave in enumerate(mixed)]
     scaled, newest = forest.scaled_forest, forest.boosted_set
     if scaled is not None:
         of_inputs[-2] = 1 + len(mixed)
@@ -110,20 +110,20 @@ def member_trees(forest: DriftForest) -> MemberTrees:
 
 def summed_trees(forest: DriftForest) -> list[PlainTree]:
     """Return trees whose mean is what a forest of numbers forecasts, up to rounding."""
-    its, of_set = member_trees(forest), 0.0
+    members, weight_of_set = member_trees(forest), 0.0
     of_guard = _weights_of_means(forest.guard.mixer)
     of_members, of_permanent = (of_guard @ share for share in forest.guard.input_shares())
-    factors = np.zeros((len(forest.members), its.n_slots))
+    factors = np.zeros((len(forest.members), members.n_slots))
     factors[:, 0] = of_permanent
     for member, row, share in zip(forest.members, factors, of_members.tolist(), strict=True):
         weights = share * _weights_of_means(member.mixer)
-        for number, weight in zip(its.of_inputs, weights.tolist(), strict=True):
+        for number, weight in zip(members.of_inputs, weights.tolist(), strict=True):
             if number == BOOSTED:
-                of_set += weight
+                weight_of_set += weight
             else:
                 row[number] += weight
-    weighted = [(tree, of_set) for tree in its.boosted]
-    for slot in its.slots:
+    weighted = [(tree, weight_of_set) for tree in members.boosted]
+    for slot in members.slots:
         factor = factors[slot.member, slot.number] / len(slot.trees)
         weighted += [(tree, factor) for tree in slot.trees]
     n = len(weighted)
@@ -140,19 +140,20 @@ def _weights_of_means(mixer: Mixer) -> np.ndarray:
 
 
 def _given(ensemble: Ensemble) -> AsGiven:
-    """Return what takes thresholds of rows as an ensemble's trees see them to rows as it does."""
+    """Return the step from thresholds as an ensemble's trees have them to those of given rows."""
     return partial(thresholds_of_given, parameters=ensemble.parameters)
 
 
 def _covering(member: Member, position: int, k: int, given: AsGiven) -> list[PlainTree]:
     """Return the member's tree of each octave."""
-    its, found = member.at_rest(position), []
-    for i, (tree, frozen) in enumerate(zip(its.trees, member.frozen_trees(position), strict=True)):
+    answering, plain = member.answering_trees(position), []
+    pairs = zip(answering.trees, member.frozen_trees(position), strict=True)
+    for i, (tree, frozen) in enumerate(pairs):
         steps = [given]
-        if its.scales is not None:
-            steps = [partial(_unscaled, scales=its.scales[i]), given]
-        found.append(plain_tree(tree, frozen, k, steps))
-    return found
+        if answering.scales is not None:
+            steps = [partial(_unscaled, scales=answering.scales[i]), given]
+        plain.append(plain_tree(tree, frozen, k, steps))
+    return plain
 
 
 def _unscaled(thresholds: np.ndarray, features: np.ndarray, scales: np.ndarray) -> np.ndarray:
@@ -165,13 +166,14 @@ def _of_set(boosted: BoostedSet, kept: LabelledRows, given: AsGiven) -> list[Pla
 
     Nodes are weighed by the newest rows that are kept.
     """
-    its, k = boosted.trees, len(boosted.first_scores)
+    trees, k = boosted.trees, len(boosted.first_scores)
     kept = kept.taken(slice(-_MOST_WEIGHING, None))
     unit = boosted.scale or 1.0
     found = []
-    for t, (n, output) in enumerate(zip(its.n_splits.tolist(), its.outputs.tolist(), strict=True)):
+    pairs = zip(trees.n_splits.tolist(), trees.outputs.tolist(), strict=True)
+    for t, (n, output) in enumerate(pairs):
         # The children of split i are nodes 1 + 2 i and 2 + 2 i.
-        children, below = its.children[t, :n].ravel(), 1 + np.arange(2 * n)
+        children, below = trees.children[t, :n].ravel(), 1 + np.arange(2 * n)
         is_split, place = children >= 0, np.zeros(n, np.int64)
         place[children[is_split]] = below[is_split]
         leaves, numbers = below[~is_split], -1 - children[~is_split]
@@ -179,12 +181,12 @@ def _of_set(boosted: BoostedSet, kept: LabelledRows, given: AsGiven) -> list[Pla
             leaves, numbers = np.zeros(1, np.int64), np.zeros(1, np.int64)
         m = 2 * n + 1
         left, right, feature = (np.full(m, -1, np.int32) for _ in range(3))
-        left[place], right[place], feature[place] = below[::2], below[1::2], its.columns[t, :n]
+        left[place], right[place], feature[place] = below[::2], below[1::2], trees.columns[t, :n]
         threshold, value = np.zeros(m, np.float32), np.zeros((m, k))
-        threshold[place] = its.thresholds[t, :n]
-        value[leaves, output] = unit * its.answers[t, numbers]
+        threshold[place] = trees.thresholds[t, :n]
+        value[leaves, output] = unit * trees.answers[t, numbers]
         reached = _reached(left, right, feature, threshold, kept)
-        threshold[place] = given(its.thresholds[t, :n], its.columns[t, :n])
+        threshold[place] = given(trees.thresholds[t, :n], trees.columns[t, :n])
         found.append(PlainTree(left, right, feature, threshold, value, reached))
     if boosted.scale:
         none, zero, total = np.full(1, -1, np.int32), np.zeros(1, np.float32), kept.w.sum()

@@ -27,7 +27,7 @@ from dmondrian.ensemble.settings.loss_settings import OF_THE_LABEL
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.one_state import one_state
 from dmondrian.export.graph import Graph
-from dmondrian.export.member_trees import asked, weight_asked
+from dmondrian.export.member_trees import exported_weight, forest_to_export
 from dmondrian.export.onnx_mixture import add_mixture
 from dmondrian.export.onnx_trees import add_trees
 from dmondrian.export.opened_model import opened
@@ -137,7 +137,7 @@ def _model(estimator: Any, encoded: Schema | None, schema: Schema | None) -> Any
             X = _with_indicators(graph, X, estimator)
         takes = "encoded features: the encoding of columns is not part of this model"
     if mixes:
-        proba = add_mixture(graph, X, asked(estimator.forest_))
+        proba = add_mixture(graph, X, forest_to_export(estimator.forest_))
         _add_classes(graph, estimator.classes_, proba)
     else:
         _add_outputs(graph, estimator, add_trees(graph, X, trees))
@@ -166,7 +166,7 @@ def _about(estimator: Any, schema: Schema | None, takes: str) -> dict[str, str]:
         "algorithm": estimator.algorithm,
         "dmondrian": __version__,
         "inputs": takes,
-        "rows_learned": f"{weight_asked(estimator.forest_):g}",
+        "rows_learned": f"{exported_weight(estimator.forest_):g}",
     }
     if names is not None:
         metadata["feature_names"] = json.dumps([str(name) for name in names])

@@ -21,22 +21,23 @@ from dmondrian.export.onnx_trees import add_trees
 
 def add_mixture(graph: Graph, X: str, forest: DriftForest) -> str:
     """Add trees, members and guard; return the name of the probabilities, float32 [n, K]."""
-    its, n_members, k = member_trees(forest), len(forest.members), forest.task.n_outputs
-    n_slots = its.n_slots
+    of_members, n_members = member_trees(forest), len(forest.members)
+    n_slots, k = of_members.n_slots, forest.label_policies.n_outputs
     trees, targets = [], []
-    for slot in its.slots:
+    for slot in of_members.slots:
         share = 1.0 / len(slot.trees)
         trees += [tree._replace(value=share * tree.value) for tree in slot.trees]
         targets += [(slot.member * n_slots + slot.number) * k] * len(slot.trees)
     n_outputs = n_members * n_slots * k
-    trees, targets = trees + its.boosted, targets + [n_outputs] * len(its.boosted)
+    boosted = of_members.boosted
+    trees, targets = trees + boosted, targets + [n_outputs] * len(boosted)
     answers = graph.add("Cast", add_trees(graph, X, trees, targets), to=np.float64)
     of_slots = _reshaped(graph, _part(graph, answers, 0, n_outputs, 1), n_members, n_slots, k)
-    weights, of_set = _weights_of_slots(forest, its.of_inputs, n_slots)
+    weights, of_set = _weights_of_slots(forest, of_members.of_inputs, n_slots)
     scores = graph.add("MatMul", graph.constant(weights), _logs(graph, of_slots, 3))
     if (newest := forest.boosted_set) is not None:
         whole = graph.constant(newest.first_scores[None])
-        if its.boosted:
+        if boosted:
             whole = graph.add("Add", _part(graph, answers, n_outputs, n_outputs + k, 1), whole)
         proba = _reshaped(graph, graph.add("Softmax", whole, axis=1), 1, 1, k)
         beside = graph.add("MatMul", graph.constant(of_set), _logs(graph, proba, 3))
@@ -45,8 +46,8 @@ def add_mixture(graph: Graph, X: str, forest: DriftForest) -> str:
     mixed = graph.add("MatMul", graph.constant(shares), graph.add("Softmax", scores, axis=3))
     permanent = _part(graph, of_slots, 0, 1, 2)
     means = [
-        graph.add("MatMul", graph.constant(share), _reshaped(graph, of_members, n_members, k))
-        for share, of_members in zip(forest.guard.input_shares(), (mixed, permanent), strict=True)
+        graph.add("MatMul", graph.constant(share), _reshaped(graph, forecasts, n_members, k))
+        for share, forecasts in zip(forest.guard.input_shares(), (mixed, permanent), strict=True)
     ]
     guarded = _mixed(graph, graph.add("Add", *means), forest.guard.mixer)
     return graph.add("Cast", _reshaped(graph, guarded, k), to=np.float32)

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.feature_scales import thresholds_of_given
 from dmondrian.estimators.one_state import one_state
-from dmondrian.export.member_trees import asked, summed_trees
+from dmondrian.export.member_trees import forest_to_export, summed_trees
 from dmondrian.export.tree_arrays import PlainTree, plain_tree
 
 
@@ -54,9 +54,9 @@ def plain_trees(estimator: Any) -> list[PlainTree]:
             )
         _check_leafwise(parameters)
         if parameters.follows_stream:
-            return summed_trees(asked(forest))
+            return summed_trees(forest_to_export(forest))
         forest.check_learned()
-        pairs = zip(forest.store.trees, forest.trees_at_rest(), strict=True)
+        pairs = zip(forest.store.trees, forest.frozen_trees(), strict=True)
         steps = [partial(thresholds_of_given, parameters=parameters)]
         return [plain_tree(tree, frozen, parameters.n_outputs, steps) for tree, frozen in pairs]
 

@@ -274,13 +274,13 @@ class Forest(Ensemble):
         cls,
         header: dict[str, Any],
         trees: Sequence[dict[str, np.ndarray]],
-        like: Forest | None = None,
+        other_shard: Forest | None = None,
     ) -> Forest:
         """Return the forest of a :meth:`state`, every index and value checked.
 
         One in the form of :meth:`stored` is turned into a :meth:`state` where it is: to keep both
-        would take twice the memory. Boxes are written as those of the forest ``like`` if they can
-        be: shards of a model learned the same rows.
+        would take twice the memory. Boxes are written as those of ``other_shard`` if they can be:
+        shards of a model learned the same rows.
 
         Raises
         ------
@@ -297,7 +297,7 @@ class Forest(Ensemble):
         for entry, arrays in zip(scalars, trees, strict=True):
             state.check_arrays(entry, arrays, header["format"], parameters)
         header["format"] = state.FORMAT
-        built = _trees_of(parameters, scalars, trees, like)
+        built = _trees_of(parameters, scalars, trees, other_shard)
         if parameters.has_fringe:
             built = [fringe_settings.with_fringe(t, a) for t, a in zip(built, trees, strict=True)]
         forest = cls._of(parameters, numbers, built)
@@ -362,15 +362,15 @@ def _trees_of(
     parameters: ForestParameters,
     scalars: Sequence[dict[str, Any]],
     trees: Sequence[dict[str, np.ndarray]],
-    like: Forest | None,
+    other_shard: Forest | None,
 ) -> list[nodes.Tree]:
     """Return trees of checked fields and scalars, which write their boxes alike.
 
     To find the columns takes longer than to write the boxes. All trees learned the same rows, so
     those of the first one will do for the others, but for rows that it has weighed with 0.
     """
-    if like is not None and like.parameters == parameters and like.trees:
-        columns = like.trees[0].columns
+    if other_shard is not None and other_shard.parameters == parameters and other_shard.trees:
+        columns = other_shard.trees[0].columns
     else:
         columns = _columns_of(parameters, trees[:1])
     built: list[nodes.Tree] = []

@@ -141,7 +141,7 @@ class ServedModel:
             n_draws = self.estimator.get_params(deep=False)["n_draws"] if its.is_density else None
             self._forest, self._asked = forest, of_features(self.estimator)
             self._summing: Summing = summing(forest, n_draws)
-        self._guard = forest.asked().guard if its.follows_stream else None
+        self._guard = forest.caught_up().guard if its.follows_stream else None
         self._calibration = forest.calibration
         is_of_label = has_label_std(its, self._calibration, self._guard)
         self._details = detail_names(its, is_of_label)

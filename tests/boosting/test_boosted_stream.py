@@ -86,7 +86,7 @@ def test_neither_cuts_nor_a_copy_in_between_change_a_byte(
         if number == copied:
             stored = json.loads(json.dumps(parts.to_json()))
             parts = BoostedStream(4, n_classes, 1)
-            parts.take_json(stored, a)
+            parts.load_json(stored, a)
         for c, e in at_births(a, b):
             parts.learn(X[c:e], y[c:e].astype(float), np.ones(e - c))
     assert parts.to_json() == whole.to_json()
@@ -147,7 +147,7 @@ def test_rare_labels_of_large_weights_are_no_leap(weight: float) -> None:
     assert stream.newest is not None
     assert (stream.newest.answer(X) > 0.0).all()
     again = BoostedStream(3, 2, 0)
-    again.take_json(json.loads(json.dumps(stream.to_json())), 4000)
+    again.load_json(json.loads(json.dumps(stream.to_json())), 4000)
     np.testing.assert_array_equal(again.answer(X), stream.answer(X))
 
 
@@ -184,7 +184,7 @@ def test_streams_that_earlier_versions_began_keep_as_many_rows_as_these() -> Non
         stream.learn(X, y, np.empty(0))
         assert len(stream.kept_rows().y) == kept
         again = BoostedStream(1, 2, 1, fitting)
-        again.take_json(json.loads(json.dumps(stream.to_json())), n)
+        again.load_json(json.loads(json.dumps(stream.to_json())), n)
         assert again.digest == stream.digest
 
 
@@ -234,10 +234,10 @@ def test_a_set_that_no_rows_could_make_is_refused(damage: Callable[[Any], None])
     stream = BoostedStream(4, 3, 1)
     stream.learn(X, y.astype(float), np.empty(0))
     stored = json.loads(json.dumps(stream.to_json()))
-    BoostedStream(4, 3, 1).take_json(stored, 200)
+    BoostedStream(4, 3, 1).load_json(stored, 200)
     damage(stored)
     with pytest.raises(CorruptError):
-        BoostedStream(4, 3, 1).take_json(stored, 200)
+        BoostedStream(4, 3, 1).load_json(stored, 200)
 
 
 def test_the_second_of_two_classes_alone_has_trees() -> None:
@@ -249,7 +249,7 @@ def test_the_second_of_two_classes_alone_has_trees() -> None:
     assert set(outputs.tolist()) == {1}
     stored["set"]["outputs"] = packed(0 * outputs)
     with pytest.raises(CorruptError):
-        BoostedStream(4, 2, 1).take_json(stored, 100)
+        BoostedStream(4, 2, 1).load_json(stored, 100)
 
 
 def test_numbers_are_fitted_wherever_they_lie_and_however_large_they_are() -> None:
@@ -285,7 +285,7 @@ def test_a_number_far_off_leaves_the_answers_of_others(far: float) -> None:
     assert errors[0] < 1.1 * errors[1] < 0.7 * y[near].var()
     assert np.abs(answers).max() < 3.0 * np.abs(y[near]).max()
     again = BoostedStream(4, 0, 1)
-    again.take_json(json.loads(json.dumps(stream.to_json())), 400)
+    again.load_json(json.loads(json.dumps(stream.to_json())), 400)
     np.testing.assert_array_equal(again.answer(X), answers)
 
 
@@ -313,9 +313,9 @@ def test_a_set_of_numbers_that_no_rows_could_make_is_refused(
     stream = BoostedStream(4, 0, 1)
     stream.learn(*numbers(200), np.empty(0))
     stored = json.loads(json.dumps(stream.to_json()))
-    BoostedStream(4, 0, 1).take_json(stored, 200)
+    BoostedStream(4, 0, 1).load_json(stored, 200)
     damage(stored)
     with pytest.raises(CorruptError):
-        BoostedStream(4, 0, 1).take_json(stored, 200)
+        BoostedStream(4, 0, 1).load_json(stored, 200)
     with pytest.raises(CorruptError):
-        BoostedStream(4, 3, 1).take_json(stored, 200)
+        BoostedStream(4, 3, 1).load_json(stored, 200)

@@ -53,7 +53,7 @@ def test_cuts_of_calls_change_nothing(n: int, data: st.DataObject) -> None:
     assert again.to_json() == kept_of(n).to_json()
     part = data.draw(st.integers(0, n))
     other = KeptRows(2, 7, MOST)
-    other.take_json(json.loads(json.dumps(kept_of(part).to_json())), part, 3)
+    other.load_json(json.loads(json.dumps(kept_of(part).to_json())), part, 3)
     other.add(stream(n).taken(slice(part, n)))
     assert other.to_json() == again.to_json()
 
@@ -101,6 +101,6 @@ def changed(**values: Any) -> dict[str, Any]:
 )
 def test_what_could_not_be_kept_is_refused(stored: Any) -> None:
     kept = KeptRows(2, 7, MOST)
-    kept.take_json(changed(), 300, 3)
+    kept.load_json(changed(), 300, 3)
     with pytest.raises(CorruptError):
-        kept.take_json(stored, 300, 3)
+        kept.load_json(stored, 300, 3)

@@ -8,7 +8,7 @@ import pytest
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.drift.age_weights import cut_at_marks, exponents_of, shares_of_ages
 from dmondrian.drift.drift_forest import DriftForest
-from dmondrian.drift.member import KINDS, Ages
+from dmondrian.drift.member import MEMBER_KINDS, Ages
 from dmondrian.drift.mixer import Expert, Mixer
 from dmondrian.errors import ParameterError
 from tests.drift.streams import switching
@@ -20,7 +20,7 @@ def slow_shares(forest: DriftForest) -> list[float]:
     n_inputs, guard = 1 + forest.ages.n_octaves, forest.guard.mixer.weights
     total = [0.0] * n_inputs
     numbers = forest.tree_numbers.tolist()
-    kinds = sorted({number % len(KINDS) for number in numbers})
+    kinds = sorted({number % len(MEMBER_KINDS) for number in numbers})
     for e in range(len(guard.experts)):
         for g, group in enumerate([*kinds, "permanent", "everyone"]):
             weight = guard.experts[e] * guard.inputs[e, g]
@@ -28,7 +28,9 @@ def slow_shares(forest: DriftForest) -> list[float]:
                 total[0] += weight
                 continue
             some = [
-                n for n in range(len(numbers)) if group in ("everyone", numbers[n] % len(KINDS))
+                n
+                for n in range(len(numbers))
+                if group in ("everyone", numbers[n] % len(MEMBER_KINDS))
             ]
             for n in some:
                 mixer = forest.members[n].mixer.weights

@@ -63,7 +63,7 @@ def test_answers_are_the_forecasts_of_the_next_block_of_time(kind: Any, experts:
 def test_trees_that_are_asked_are_those_of_all_rows(kind: Any) -> None:
     model, at_once = made(kind).fit(X[:N], Y[:N]), made(kind, 1).fit(X[:N], Y[:N])
     assert model.n_waiting_ == 30
-    assert bytes_of(model.forest_.asked()) == bytes_of(at_once.forest_)
+    assert bytes_of(model.forest_.caught_up()) == bytes_of(at_once.forest_)
     assert bytes_of(model.forest_) != bytes_of(at_once.forest_)
 
 

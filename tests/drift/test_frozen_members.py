@@ -114,5 +114,5 @@ def test_the_trees_that_are_asked_are_frozen_and_counted() -> None:
     forest.labels_are_known, before = True, forest.n_bytes
     forest.freeze()
     assert not any(is_frozen(forest))
-    assert all(is_frozen(forest.asked()))
-    assert forest.n_bytes == before + forest.asked().n_bytes
+    assert all(is_frozen(forest.caught_up()))
+    assert forest.n_bytes == before + forest.caught_up().n_bytes

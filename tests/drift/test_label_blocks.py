@@ -26,8 +26,8 @@ def walked(blocks: LabelBlocks, times: np.ndarray, n_before: int) -> list[tuple[
     found = []
     for rows, is_after_end, is_end in blocks.cut(n_before, len(times), times):
         if is_after_end:
-            blocks.end()
-        blocks.take(times[rows])
+            blocks.end_block()
+        blocks.count(times[rows])
         assert not is_end
         found.append((n_before + rows.start, n_before + rows.stop, is_after_end))
     return found
@@ -106,10 +106,10 @@ def test_a_clock_is_read_as_it_was_and_no_other_one() -> None:
     stored = json.loads(json.dumps(blocks.to_json()))
     assert stored == {"clock": [0.25, 2, 1, 2, 1]}
     again = blocks_of()
-    again.take_json(stored, 5)
+    again.load_json(stored, 5)
     assert again.clock == blocks.clock
-    blocks_of().take_json({"clock": [None, 0, 0, 1, 0]}, 0)
-    blocks_of(None).take_json({}, 5)
+    blocks_of().load_json({"clock": [None, 0, 0, 1, 0]}, 0)
+    blocks_of(None).load_json({}, 5)
     bad: list[tuple[Any, int]] = [
         ([0.25, 2, 1, 2, 1], 0), ([0.25, 2, 0, 2, 1], 5), ([0.25, 0, 1, 2, 1], 5),
         ([0.25, 2, 6, 2, 1], 5), ([0.25, 2, 1, 5, 1], 5), ([0.25, 2, 1, 2, 5], 5),
@@ -119,6 +119,6 @@ def test_a_clock_is_read_as_it_was_and_no_other_one() -> None:
     ]  # fmt: skip
     for clock, n in bad:
         with pytest.raises(CorruptError, match="blocks of time after"):
-            blocks_of().take_json({"clock": clock}, n)
+            blocks_of().load_json({"clock": clock}, n)
     with pytest.raises(CorruptError, match="blocks of time after"):
-        blocks_of(None).take_json(stored, 5)
+        blocks_of(None).load_json(stored, 5)

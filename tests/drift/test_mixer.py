@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dmondrian.drift.mixer import SHARE, Expert, Linear, Mixer
+from dmondrian.drift.mixer import SHARE, Expert, LinearSettings, Mixer
 from dmondrian.drift.mixing_kernels import FLOOR
 from dmondrian.tree.keyed_random import log, log_of_normal
 
@@ -95,7 +95,7 @@ def test_a_block_is_mixed_by_the_mean_of_the_weights_in_the_one_before() -> None
     again.end_block()
     again.mix_and_step(inputs[:, 6:8], y[6:8], NONE)
     other = Mixer(2, experts, delay=6)
-    other.take_json(json.loads(json.dumps(again.to_json())))
+    other.load_json(json.loads(json.dumps(again.to_json())))
     for mixer in (again, other):
         mixer.mix_and_step(inputs[:, 8:], y[8:], NONE)
         mixer.end_block()
@@ -143,7 +143,7 @@ def test_an_expert_of_means_keeps_the_bound_of_exponentiated_gradient(
     seed: int, labels: list[float], rate: float
 ) -> None:
     rng, y = np.random.default_rng(seed), np.array(labels)
-    inputs, kind = laws(rng, 4, len(y)), Linear()
+    inputs, kind = laws(rng, 4, len(y)), LinearSettings()
     mixer = Mixer(4, [Expert((0, 1, 2, 3), (0.25,) * 4, rate)], linear=kind)
     forecasts, scales = stepped(mixer, inputs, y)
     mean, first = forecasts[:, 0], int(rng.integers(0, len(y)))
@@ -164,7 +164,7 @@ def test_an_expert_of_means_keeps_the_bound_of_exponentiated_gradient(
 def test_the_mixture_of_means_keeps_up_with_the_best_expert_of_any_interval(
     seed: int, n: int
 ) -> None:
-    rng, kind = np.random.default_rng(seed), Linear(rate=0.5)
+    rng, kind = np.random.default_rng(seed), LinearSettings(rate=0.5)
     inputs, y = laws(rng, 3, n), 5.0 + rng.normal(size=n)
     mixer = Mixer(3, [Expert((g,), (1.0,), 0.0) for g in range(3)], linear=kind)
     forecasts, scales = stepped(mixer, inputs, y)
@@ -179,7 +179,7 @@ def test_the_mixture_of_means_keeps_up_with_the_best_expert_of_any_interval(
 def test_a_mixture_of_laws_has_their_mean_and_variance() -> None:
     inputs = laws(np.random.default_rng(0), 3, 5)
     weights = np.array([0.5, 0.3, 0.2])
-    mixer = Mixer(3, [Expert((0, 1, 2), tuple(weights), 0.0)], linear=Linear())
+    mixer = Mixer(3, [Expert((0, 1, 2), tuple(weights), 0.0)], linear=LinearSettings())
     forecasts = mixer.mix(inputs)
     mean = weights @ inputs[:, :, 0]
     np.testing.assert_allclose(forecasts[:, 0], mean)
@@ -190,7 +190,7 @@ def test_a_mixture_of_laws_has_their_mean_and_variance() -> None:
 def test_an_input_far_off_is_left_out_after_one_row() -> None:
     inputs = laws(np.random.default_rng(0), 3, 22)
     inputs[2, 20:] = [1e50, 1.0]
-    mixer = Mixer(3, [Expert((0, 1, 2), (1 / 3,) * 3, 0.08)], linear=Linear())
+    mixer = Mixer(3, [Expert((0, 1, 2), (1 / 3,) * 3, 0.08)], linear=LinearSettings())
     forecasts = mixer.mix_and_step(inputs, np.full(22, 5.0), NONE)
     assert forecasts[20, 0] > 1e49
     assert abs(forecasts[21, 0] - 5.0) < 3.0

@@ -158,7 +158,7 @@ def test_scales_are_searched_once_for_all_who_share_them(monkeypatch: pytest.Mon
     monkeypatch.setattr(scaled_trees, "learn_scales", counted)
     kept: dict[int, Any] = {}
 
-    def shared(birth: int, make: Any) -> Any:
+    def get_or_search(birth: int, make: Any) -> Any:
         if birth not in kept:
             kept[birth] = make()
         return kept[birth]
@@ -166,7 +166,7 @@ def test_scales_are_searched_once_for_all_who_share_them(monkeypatch: pytest.Mon
     for own in ([0, 1], [2]):
         shard = Members(settings_of(), own)
         assert shard.scaled is not None
-        shard.scaled.shared = shared
+        shard.scaled.get_or_search = get_or_search
         shard.update(X, y.astype(float))
     assert searched == [64, 128, 128]
     assert list(kept) == [64, 128, 256]
@@ -306,7 +306,7 @@ def test_shares_of_ages_know_trees_that_were_born_amid_a_block() -> None:
     X, y = numbers(1300)
     model = AMFRegressor(2, drift="follow", delay=700, experts=EXPERTS, random_state=0).fit(X, y)
     assert trees_of(model.forest_) is None
-    assert trees_of(model.forest_.asked()) is not None
+    assert trees_of(model.forest_.caught_up()) is not None
     assert model.forest_.age_shares()[-2] == 0.0 < model.age_weights_[-2]
 
 

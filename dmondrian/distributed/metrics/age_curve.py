@@ -50,7 +50,7 @@ class AgeCurve:
         """Return the points; floats go through JSON exactly."""
         return {"points": self.points, "stride": self._stride, "number": self._number}
 
-    def take_json(self, stored: Any) -> None:
+    def load_json(self, stored: Any) -> None:
         """Take over what :meth:`to_json` returned.
 
         Raises

@@ -225,7 +225,7 @@ class Baselines:
             own["lag_of_key"] = self.lag_of_key
         return {"weight": self.weight, "last": list(self.last), **own}
 
-    def take_json(self, stored: Any) -> None:
+    def load_json(self, stored: Any) -> None:
         """Take over what :meth:`to_json` returned.
 
         Raises

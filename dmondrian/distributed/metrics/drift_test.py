@@ -128,7 +128,7 @@ class DriftTest:
             "n_found": self.n_found,
         }
 
-    def take_json(self, stored: Any) -> None:
+    def load_json(self, stored: Any) -> None:
         """Take over what :meth:`to_json` returned.
 
         Raises

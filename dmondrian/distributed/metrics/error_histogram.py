@@ -147,7 +147,7 @@ class Outcomes:
                     raise ValueError("sizes of errors")
             for name in ("scores", "residuals", "coverage"):
                 if name in stored:  # earlier versions kept none
-                    getattr(self, name).take_json(stored[name])
+                    getattr(self, name).load_json(stored[name])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             text = repr(error)[:200]
             raise CorruptError(f"the stored outcomes cannot be read: {text}") from error

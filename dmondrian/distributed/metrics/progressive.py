@@ -300,14 +300,14 @@ class Progressive:
                 point[0] = int(point[0])
             self.outcomes = Outcomes.from_json(self.task, data.get("outcomes"))
             if data.get("ages") is not None:
-                self.ages.take_json(data["ages"])
+                self.ages.load_json(data["ages"])
             # Versions that stored none measured no stream: it begins here.
             stored, lag = data.get("stream"), None
             if stored is not None:
                 lag = dict(stored["baselines"]).get("lag_of_key")
             self.stream = StreamMetrics(self.task, self.delay, self.start, self.rows, lag)
             if stored is not None:
-                self.stream.take_json(stored, self.rows)
+                self.stream.load_json(stored, self.rows)
         except (KeyError, TypeError, ValueError, OverflowError, IndexError) as error:
             text = repr(error)[:200]
             raise CorruptError(f"the stored metrics cannot be read: {text}") from error

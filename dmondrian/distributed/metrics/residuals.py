@@ -121,7 +121,7 @@ class Residuals:
         sample = [list(row) for row in self.sample]
         return {"rows": self.rows, "exact": self.exact, "sizes": sizes, "sample": sample}
 
-    def take_json(self, stored: Any) -> None:
+    def load_json(self, stored: Any) -> None:
         """Take over what :meth:`to_json` returned.
 
         Raises
@@ -203,7 +203,7 @@ class Coverage:
         names = "kind", "levels", "rows", "weight", "sums"
         return {name: getattr(self, name) for name in names}
 
-    def take_json(self, stored: Any) -> None:
+    def load_json(self, stored: Any) -> None:
         """Take over what :meth:`to_json` returned.
 
         Raises

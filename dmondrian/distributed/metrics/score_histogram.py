@@ -112,7 +112,7 @@ class ScoreHistogram:
         sums = [[c, b, *self.sums[:, c, b].tolist()] for c, b in some]
         return {"rows": self.rows, "shape": list(self.sums.shape[1:]), "sums": sums}
 
-    def take_json(self, stored: Any) -> None:
+    def load_json(self, stored: Any) -> None:
         """Take over what :meth:`to_json` returned.
 
         Raises

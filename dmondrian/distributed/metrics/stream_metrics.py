@@ -215,7 +215,7 @@ class StreamMetrics:
             "dropped": self.dropped.tolist(),
         }
 
-    def take_json(self, stored: Mapping[str, Any], rows: int) -> None:
+    def load_json(self, stored: Mapping[str, Any], rows: int) -> None:
         """Take over what :meth:`to_json` returned, of ``rows`` rows and those before.
 
         Raises
@@ -226,9 +226,9 @@ class StreamMetrics:
         self.since, self.numbered = stored["since"], stored["numbered"]
         if type(self.since) is not int or type(self.numbered) is not int:
             raise ValueError("numbers of rows")
-        self.baselines.take_json(stored["baselines"])
-        self.windows.take_json(stored["windows"])
-        self.test.take_json(stored["test"])
+        self.baselines.load_json(stored["baselines"])
+        self.windows.load_json(stored["windows"])
+        self.test.load_json(stored["test"])
         self.points = [[number_of(value) for value in point] for point in stored["points"]]
         n_columns = 3 + len(self.windows.total)
         is_sound = self.since >= 0 and 0 <= self.numbered <= self.windows.rows

@@ -204,7 +204,7 @@ class Windows:
             "faded_spread": list(self.faded_spread),
         }
 
-    def take_json(self, stored: Any) -> None:
+    def load_json(self, stored: Any) -> None:
         """Take over what :meth:`to_json` returned.
 
         Raises

@@ -143,7 +143,7 @@ def _begun(
     if parameters.follows_stream:
         guard = Guard(parameters, numbers)
         if metrics.get("guard") is not None:
-            guard.take_json(metrics["guard"])
+            guard.load_json(metrics["guard"])
     ledger = Ledger(
         units, 1, candidate.n_trees, progressive, calibration, read_counts(metrics), 0, parameters,
         None, guard,

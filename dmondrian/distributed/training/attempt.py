@@ -401,7 +401,7 @@ class Attempt:
         ranges = [range(*one) for run in runs for one in run.run_json["shards"]]
         guard = Guard(self.parameters, chain.from_iterable(ranges))
         if stored is not None:
-            guard.take_json(stored)
+            guard.load_json(stored)
         return guard
 
     def _writer(self, guard: Guard | None) -> SharesWriter | None:

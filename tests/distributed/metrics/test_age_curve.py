@@ -26,7 +26,7 @@ def test_it_is_thinned_by_number_alone_and_goes_on_from_json() -> None:
         whole.add(32 * number, shares)
         resumed.add(32 * number, shares)
         stored, resumed = json.loads(json.dumps(resumed.to_json())), AgeCurve()
-        resumed.take_json(stored)
+        resumed.load_json(stored)
     assert resumed.to_json() == whole.to_json()
     rows = [point[0] for point in whole.points]
     assert AGE_POINTS // 2 <= len(rows) <= AGE_POINTS

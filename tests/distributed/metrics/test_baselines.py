@@ -96,7 +96,7 @@ def test_classes_are_forecast_as_defined_whatever_the_cuts(k: int, has_delay: bo
             part = slice(start, stop)
             parts.append(made.terms(y[part], w[part], k, turns[part]))
             stored, made = json.loads(json.dumps(made.to_json())), Baselines(made.task, has_delay)
-            made.take_json(stored)
+            made.load_json(stored)
         for f in range(2 + has_delay):
             for term in range(2):
                 result = np.concatenate([part[f][term] for part in parts])
@@ -114,7 +114,7 @@ def test_numbers_are_forecast_as_defined_whatever_the_cuts(has_delay: bool) -> N
             part = slice(start, stop)
             parts.append(made.terms(y[part], w[part], 1, turns[part]))
             stored, made = json.loads(json.dumps(made.to_json())), Baselines(made.task, has_delay)
-            made.take_json(stored)
+            made.load_json(stored)
         for f in range(2 + has_delay):
             for term in range(2):
                 result = np.concatenate([part[f][term] for part in parts])
@@ -164,7 +164,7 @@ def test_labels_of_the_same_key_are_forecast_as_defined(task: str, has_delay: bo
             parts.append(made.terms(y[part], w[part], k, turns[part], earlier[part]))
             stored = json.loads(json.dumps(made.to_json()))
             made = Baselines(task, has_delay, 2)
-            made.take_json(stored)
+            made.load_json(stored)
         assert made.names[-1] == "label_2_back_of_key"
         for f in range(len(plain)):  # the others stay what they are
             for term in range(2):
@@ -193,7 +193,7 @@ def test_the_last_label_of_the_same_key_by_hand() -> None:
     assert labels.to_json()["lag_of_key"] == 1
     for other in (None, 2):
         with pytest.raises(ValueError, match="baselines"):
-            Baselines("classification", lag_of_key=other).take_json(labels.to_json())
+            Baselines("classification", lag_of_key=other).load_json(labels.to_json())
     for wrong in (0, True, 1.5, "1"):
         with pytest.raises(ValueError, match="lag_of_key"):
             Baselines("regression", lag_of_key=wrong)
@@ -248,6 +248,6 @@ def test_damaged_baselines_are_refused(change: dict) -> None:
     made = Baselines("classification")
     y, w, turns = rows_of("classification", 50, 3)
     made.terms(y, w, 3, turns)
-    Baselines("classification").take_json(made.to_json())
+    Baselines("classification").load_json(made.to_json())
     with pytest.raises((KeyError, TypeError, ValueError)):
-        Baselines("classification").take_json({**made.to_json(), **change})
+        Baselines("classification").load_json({**made.to_json(), **change})

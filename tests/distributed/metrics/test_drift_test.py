@@ -114,7 +114,7 @@ def test_it_goes_on_from_json_to_the_byte() -> None:
     for mean in means.tolist():
         resumed.add(mean)
         stored, resumed = json.loads(json.dumps(resumed.to_json())), DriftTest(PANE)
-        resumed.take_json(stored)
+        resumed.load_json(stored)
     assert resumed.to_json() == whole.to_json()
     assert whole.n_found == 1
 
@@ -133,9 +133,9 @@ def test_it_goes_on_from_json_to_the_byte() -> None:
 )
 def test_damaged_states_are_refused(change: dict) -> None:
     stored = found_in(np.ones(100)).to_json()
-    DriftTest(PANE).take_json(stored)
+    DriftTest(PANE).load_json(stored)
     with pytest.raises((KeyError, TypeError, ValueError)):
-        DriftTest(PANE).take_json({**stored, **change})
+        DriftTest(PANE).load_json({**stored, **change})
 
 
 def test_advice_is_given_where_it_can_be_followed() -> None:

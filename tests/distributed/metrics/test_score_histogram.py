@@ -84,7 +84,7 @@ def test_neither_cuts_nor_json_between_them_change_a_bit() -> None:
         for part in zip(*(np.split(each, (1, 700, 701)) for each in rows), strict=True):
             found.add(*part)
             stored, found = json.loads(json.dumps(found.to_json())), ScoreHistogram()
-            found.take_json(stored)
+            found.load_json(stored)
         assert found.to_json() == counted(*rows).to_json()
 
 

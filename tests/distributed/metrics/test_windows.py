@@ -53,7 +53,7 @@ def test_neither_cuts_nor_json_between_them_change_a_bit() -> None:
             found = list(windows.add(y[part], w[part], terms[part], wanted))
             stops += [start + place for place in found]
             stored, windows = json.loads(json.dumps(windows.to_json())), Windows(2)
-            windows.take_json(stored)
+            windows.load_json(stored)
         result.append(windows.to_json())
         yielded.append(stops)
     assert result[0] == result[1] == result[2]
@@ -85,6 +85,6 @@ def test_rows_of_no_weight_at_all_sum_up_to_nothing() -> None:
 def test_damaged_sums_are_refused(change: dict) -> None:
     windows = Windows(2)
     list(windows.add(*rows_of(700), []))
-    Windows(2).take_json(windows.to_json())
+    Windows(2).load_json(windows.to_json())
     with pytest.raises((KeyError, TypeError, ValueError)):
-        Windows(2).take_json({**windows.to_json(), **change})
+        Windows(2).load_json({**windows.to_json(), **change})

@@ -310,7 +310,7 @@ def test_scores_predictions_and_metrics_of_other_rows(
     ]  # fmt: skip
     np.testing.assert_array_equal(result["proba_>50K"].to_numpy(), expected[:, 1])
     assert result["prediction"].to_pylist() == shared.predict(X).tolist()
-    each = shared.forest_.asked().share_each(X.to_numpy()).of_members
+    each = shared.forest_.caught_up().share_each(X.to_numpy()).of_members
     best = expected.argmax(axis=1)
     spread = each[:, np.arange(ROWS), best].std(axis=0)
     np.testing.assert_allclose(result["spread"].to_numpy(), spread, atol=1e-7)

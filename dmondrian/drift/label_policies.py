@@ -1,4 +1,4 @@
-"""What a forest that follows a stream forecasts: classes or a number, and by which policies.
+"""Policies of a forest that follows a stream, by its labels: classes, or numbers.
 
 Of classes trees forecast probabilities, mixed geometrically under log loss
 (:mod:`dmondrian.drift.mixing_kernels`). Of a label that is a number they forecast its law, by mean
@@ -50,7 +50,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian.drift.mixer import Linear
+from dmondrian.drift.mixer import LinearSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.losses.discounted_kt import DiscountedKT
 from dmondrian.losses.discounted_squared import DiscountedSquared
@@ -66,14 +66,14 @@ RATE, MEMORY_RATE = 0.5, 0.5  # of prunings, and of memories, of errors in units
 MOST, SCALE_ROWS = 32.0, 256.0  # squared error that counts, rows over which the scale is averaged
 
 
-class Task(NamedTuple):
-    """Policies of covering trees, and what they forecast."""
+class LabelPolicies(NamedTuple):
+    """Policies of covering trees and of the mixtures over them, and the width of forecasts."""
 
     n_outputs: int
     n_stats: int  # doubles of a node's statistics
     stat: Any
     loss: Any
-    mixing: Linear | None  # None for mixtures of logarithms
+    mixing: LinearSettings | None  # None for mixtures of logarithms
     rates: tuple[float, ...]  # of a member's experts
 
     @property
@@ -100,19 +100,19 @@ class Task(NamedTuple):
         return np.stack([answers[..., 0], variance], axis=-1)
 
 
-def task_of(parameters: ForestParameters) -> Task:
-    """Return the task of a forest."""
-    its = parameters
-    if its.n_classes:
-        alpha = float(its.alpha)
-        stat = DiscountedCounts(its.n_classes, alpha, SLOW, FAST, NODE_SHARE)
-        loss = DiscountedKT(alpha, its.n_classes)
-        return Task(its.n_classes, n_counts_of(its.n_classes), stat, loss, None, RATES)
-    return Task(
+def label_policies_of(parameters: ForestParameters) -> LabelPolicies:
+    """Return the policies of a forest of these parameters."""
+    n_classes = parameters.n_classes
+    if n_classes:
+        alpha = float(parameters.alpha)
+        stat = DiscountedCounts(n_classes, alpha, SLOW, FAST, NODE_SHARE)
+        loss = DiscountedKT(alpha, n_classes)
+        return LabelPolicies(n_classes, n_counts_of(n_classes), stat, loss, None, RATES)
+    return LabelPolicies(
         2,
         N_STATS,
         DiscountedMoments(MOMENT_SLOW, MOMENT_FAST, NODE_SHARE, MEMORY_RATE, MOST),
         DiscountedSquared(RATE, MOST, SCALE_ROWS),
-        Linear(),
+        LinearSettings(),
         LINEAR_RATES,
     )
