@@ -157,11 +157,11 @@ def model_of(name: str, folder: Path) -> Path:
 def is_wrong(model: Path, body: bytes, answer: str) -> bool:
     """Whether an answer is not that of the checkpoint that it names."""
     from dmondrian.serving.request_queue import answers
-    from dmondrian.serving.request_rows import ask_of_json, read_json
+    from dmondrian.serving.request_rows import read_json, request_of_json
 
     served = checkpoint(f"{model}@{json.loads(answer)['position']}")
-    ask = ask_of_json(read_json(body), served.names, served.n_columns)
-    (wanted,) = answers(served, [ask], False)
+    request = request_of_json(read_json(body), served.names, served.n_columns)
+    (wanted,) = answers(served, [request], False)
     return isinstance(wanted, Exception) or wanted[0].body != answer.encode()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dmondrian.serving.request_rows import Ask
+from dmondrian.serving.request_rows import PredictRequest
 
 POSITION = "dmondrian-position"
 """Header, and entry of an Arrow schema's metadata: weight that it had learned."""
@@ -33,17 +33,19 @@ def as_lists(columns: Mapping[str, pa.Array]) -> dict[str, list[Any]]:
     return found
 
 
-def json_body(ask: Ask, columns: Mapping[str, Sequence[Any]], position: int) -> bytes:
-    """Return the answer to an ask in JSON, in the form that it came in."""
+def json_body(
+    request: PredictRequest, columns: Mapping[str, Sequence[Any]], position: int
+) -> bytes:
+    """Return the answer to a request in JSON, in the form that it came in."""
     answer: dict[str, Any] = {"position": position}
-    if ask.form == "rows":
+    if request.form == "rows":
         names = list(columns)
         rows = zip(*columns.values(), strict=True)
         answer["rows"] = [dict(zip(names, row, strict=True)) for row in rows]
     else:
         answer["columns"] = columns
-    if ask.keys is not None:
-        answer["keys"] = ask.keys
+    if request.keys is not None:
+        answer["keys"] = request.keys
     return json.dumps(answer, allow_nan=False).encode()
 
 

@@ -17,17 +17,17 @@ from typing import Any
 
 from dmondrian.errors import DataError, MissingPackageError, ParameterError, SchemaError
 from dmondrian.serving.answer_body import POSITION
-from dmondrian.serving.learner import lesson_of
+from dmondrian.serving.learner import learn_request_of
 from dmondrian.serving.openapi import openapi
 from dmondrian.serving.request_queue import BusyError, RequestQueue
 from dmondrian.serving.request_rows import (
     ARROW,
     JSON,
     BodyError,
-    ask_of_arrow,
-    ask_of_json,
     keys_of,
     read_json,
+    request_of_arrow,
+    request_of_json,
 )
 from dmondrian.serving.serving_metrics import ServingMetrics
 from dmondrian.serving.waiting_keys import KeyedError
@@ -127,15 +127,15 @@ class Application:
         body = await self._body(scope, receive)
         model = self._queue.model
         if kind == ARROW:
-            ask = ask_of_arrow(body)
+            request = request_of_arrow(body)
         else:
-            ask = ask_of_json(read_json(body), model.names, model.n_columns)
-            if ask.keys is not None and self._queue.learner is None:
+            request = request_of_json(read_json(body), model.names, model.n_columns)
+            if request.keys is not None and self._queue.learner is None:
                 raise ParameterError(
                     "keys are for labels that come later, and this server does not learn: start "
                     "it with --learn"
                 )
-        answer = await self._queue.forecast(ask)
+        answer = await self._queue.forecast(request)
         position = (POSITION.encode(), b"%d" % answer.position)
         return 200, kind, answer.body, [position]
 
@@ -152,15 +152,15 @@ class Application:
             raise BodyError("expected an object of labels, with keys or rows or columns, or both")
         labels, model = value.pop("labels", None), self._queue.model
         if "rows" in value or "columns" in value:
-            ask = ask_of_json(value, model.names, model.n_columns)
-            if not ask.n:
+            request = request_of_json(value, model.names, model.n_columns)
+            if not request.n:
                 raise DataError("there are no rows: expected at least one")
-            table = model.reader.table([ask])
+            table = model.reader.table([request])
             model.rows(table)  # refuses what the model cannot take
-            lesson = lesson_of(labels, ask.keys, model.frames.numbers(table))
+            learn_request = learn_request_of(labels, request.keys, model.frames.numbers(table))
         else:
-            lesson = lesson_of(labels, keys_of(value.get("keys"), None), None)
-        return 200, JSON, _json(await self._queue.learn(lesson)), []
+            learn_request = learn_request_of(labels, keys_of(value.get("keys"), None), None)
+        return 200, JSON, _json(await self._queue.learn(learn_request)), []
 
     async def _health(self, scope: Scope, receive: Receive) -> Reply:
         learner = self._queue.learner

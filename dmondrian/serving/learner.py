@@ -1,4 +1,4 @@
-"""The loop of an online learner: rows wait for their labels by key, are learned, and are saved.
+"""The learner of a server: keeps rows until their labels come, has them learned, and saves.
 
 ::
 
@@ -44,7 +44,7 @@ SLICE = 256
 
 
 @dataclass
-class Lesson:
+class LearnRequest:
     """Labels that came in one request.
 
     Attributes
@@ -141,8 +141,8 @@ class Learner:
         self.keys.add(keys, rows)
         self._note()
 
-    def begin(self, lesson: Lesson) -> tuple[np.ndarray, np.ndarray, int]:
-        """Check a lesson as a whole and take its keys; nothing is changed if it is refused.
+    def begin(self, request: LearnRequest) -> tuple[np.ndarray, np.ndarray, int]:
+        """Check a learn request as a whole and take its keys; nothing is changed if it is refused.
 
         Returns
         -------
@@ -159,8 +159,8 @@ class Learner:
         KeyedError
             No row waits under a key, or another one.
         """
-        labels = self._labels(lesson.labels)
-        keys, rows = lesson.keys, lesson.rows
+        labels = self._labels(request.labels)
+        keys, rows = request.keys, request.rows
         if keys is None:
             assert rows is not None  # one of the two came
             return rows, labels, 0
@@ -267,7 +267,7 @@ class Learner:
         prune_while_training(self._run, position, KEPT, ())
 
     def about(self) -> Mapping[str, Any]:
-        """Return how far it is, as JSON values."""
+        """Return how many rows were learned, saved and wait, as JSON values."""
         return {
             "learned": self.n_learned,
             "saved": self.saved,
@@ -277,7 +277,7 @@ class Learner:
         }
 
     def close(self) -> None:
-        """Give the run up to others."""
+        """Release the run, so that other processes can learn."""
         self._lease.end("served")
         self._lease.__exit__()
 
@@ -311,7 +311,7 @@ def check_learns(model: ServedModel) -> None:
         )
 
 
-def lesson_of(labels: Any, keys: list[str] | None, rows: np.ndarray | None) -> Lesson:
+def learn_request_of(labels: Any, keys: list[str] | None, rows: np.ndarray | None) -> LearnRequest:
     """Return labels that came in a request, as many as keys and rows.
 
     Raises
@@ -326,4 +326,4 @@ def lesson_of(labels: Any, keys: list[str] | None, rows: np.ndarray | None) -> L
     n = len(keys) if rows is None and keys is not None else len(rows if rows is not None else ())
     if len(labels) != n:
         raise DataError(f"{len(labels)} labels came for {n} rows")
-    return Lesson(labels, keys, rows)
+    return LearnRequest(labels, keys, rows)

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from dmondrian.errors import DataError, DMondrianError
 from dmondrian.serving.answer_body import arrow_body, as_lists, json_body
-from dmondrian.serving.learner import SLICE, Learner, Lesson
-from dmondrian.serving.request_rows import Ask
+from dmondrian.serving.learner import SLICE, Learner, LearnRequest
+from dmondrian.serving.request_rows import PredictRequest
 from dmondrian.serving.served_model import ServedModel
 from dmondrian.serving.serving_metrics import ServingMetrics
 
@@ -35,7 +35,7 @@ MOST_WAITING = 200_000
 """Rows of requests that wait; more are refused at once."""
 
 _SAVE_SECONDS = 0.2  # between two looks whether a save is due
-_TICK = 0.02  # between two looks whether a lesson is over
+_TICK = 0.02  # between two looks whether a learn request is over
 _ENDING = "the server ends: nothing was learned, send the labels to the one that follows"
 
 
@@ -45,7 +45,7 @@ class BusyError(DMondrianError):
 
 @dataclass
 class Answer:
-    """The answer to an ask.
+    """The answer to a request.
 
     Attributes
     ----------
@@ -58,14 +58,21 @@ class Answer:
     position: int
 
 
+_Prepared = tuple[np.ndarray, np.ndarray | None] | Exception
+"""Rows of a request, for the forest and, where they are kept, as they are learned; or its error."""
+
+_Result = tuple[Answer, np.ndarray | None] | Exception
+"""The answer to a request, and the rows that are kept; or its error."""
+
+
 @dataclass
-class _Waiting:
+class _Queued:
     """A request in the queue, and where its answer goes."""
 
-    asked: Any  # Ask, or Lesson
+    request: Any  # PredictRequest or LearnRequest
     answer: asyncio.Future[Any]
-    done: int = 0  # rows of a lesson
-    begun: Any = field(default=None)
+    n_learned: int = 0  # rows of a learn request that were learned
+    begun: Any = field(default=None)  # what `Learner.begin` returned of it; None before
 
 
 class RequestQueue:
@@ -85,8 +92,8 @@ class RequestQueue:
     ) -> None:
         self.model, self.learner = model, learner
         self._metrics = metrics
-        self._asks: deque[_Waiting] = deque()
-        self._lessons: deque[_Waiting] = deque()
+        self._predict_requests: deque[_Queued] = deque()
+        self._learn_requests: deque[_Queued] = deque()
         self._n_rows = 0
         self._some = asyncio.Event()
         self._pool = ThreadPoolExecutor(1, "dmondrian-forecast")
@@ -94,8 +101,8 @@ class RequestQueue:
         self._save: asyncio.Future[None] | None = None
         self._is_ending = False
 
-    async def forecast(self, ask: Ask) -> Answer:
-        """Return the answer to an ask.
+    async def forecast(self, request: PredictRequest) -> Answer:
+        """Return the answer to a request.
 
         Raises
         ------
@@ -104,10 +111,10 @@ class RequestQueue:
         DMondrianError, ValueError
             Rows that the model refuses.
         """
-        answer: Answer = await self._put(self._asks, ask, ask.n)
+        answer: Answer = await self._put(self._predict_requests, request, request.n)
         return answer
 
-    async def learn(self, lesson: Lesson) -> dict[str, Any]:
+    async def learn(self, request: LearnRequest) -> dict[str, Any]:
         """Learn labels; return how many were, as JSON values.
 
         Raises
@@ -115,15 +122,15 @@ class RequestQueue:
         BusyError, KeyedError, DataError
             Nothing was learned.
         """
-        result: dict[str, Any] = await self._put(self._lessons, lesson, len(lesson.labels))
+        result: dict[str, Any] = await self._put(self._learn_requests, request, len(request.labels))
         return result
 
-    async def _put(self, queue: deque[_Waiting], asked: Any, n: int) -> Any:
-        if self._is_ending and queue is self._lessons:
+    async def _put(self, queue: deque[_Queued], request: Any, n: int) -> Any:
+        if self._is_ending and queue is self._learn_requests:
             raise BusyError(_ENDING)
         if self._n_rows + n > MOST_WAITING and self._n_rows:
             raise BusyError(f"{self._n_rows:,} rows wait already: try again in a moment")
-        one = _Waiting(asked, asyncio.get_running_loop().create_future())
+        one = _Queued(request, asyncio.get_running_loop().create_future())
         queue.append(one)
         self._n_rows += n
         self._some.set()
@@ -139,7 +146,7 @@ class RequestQueue:
             while True:
                 await self._some.wait()
                 self._some.clear()
-                while self._asks or (self._lessons and self._save is None):
+                while self._predict_requests or (self._learn_requests and self._save is None):
                     await self._answer_some()
                     self._learn_some()
                     self._save_if_due()
@@ -148,24 +155,24 @@ class RequestQueue:
         finally:
             ticks.cancel()
 
-    async def finish_lessons(self) -> None:
-        """Learn the rest of a lesson that has begun; refuse those that wait, and more."""
+    async def finish_learn_requests(self) -> None:
+        """Learn the rest of a learn request that has begun; refuse those that wait, and more."""
         self._is_ending = True
-        waiting = [one for one in self._lessons if one.begun is None]
-        self._lessons = deque(one for one in self._lessons if one.begun is not None)
+        waiting = [one for one in self._learn_requests if one.begun is None]
+        self._learn_requests = deque(one for one in self._learn_requests if one.begun is not None)
         for one in waiting:
             if not one.answer.done():
                 one.answer.set_exception(BusyError(_ENDING))
-        while self._lessons:
+        while self._learn_requests:
             await asyncio.sleep(_TICK)
 
     async def close(self) -> None:
-        """Save what was learned, whole lessons, and give the model up."""
+        """Save what was learned, whole learn requests, and give the model up."""
         if self._save is not None:
             await asyncio.wait([self._save])
             self._save = None
         learner = self.learner
-        while self._lessons and self._lessons[0].begun is not None:
+        while self._learn_requests and self._learn_requests[0].begun is not None:
             self._learn_some()
         try:
             if learner is not None and not learner.is_saved and learner.failure is None:
@@ -184,78 +191,82 @@ class RequestQueue:
                 self._some.set()
 
     async def _answer_some(self) -> None:
-        some: list[_Waiting] = []
+        some: list[_Queued] = []
         n = 0
-        while self._asks and (not some or n + self._asks[0].asked.n <= TOGETHER):
-            one = self._asks.popleft()
+        while self._predict_requests and (
+            not some or n + self._predict_requests[0].request.n <= TOGETHER
+        ):
+            one = self._predict_requests.popleft()
             if not one.answer.done():  # whoever asked may have gone
                 some.append(one)
-                n += one.asked.n
+                n += one.request.n
         if not some:
             return
-        asks, model = [one.asked for one in some], self.model
+        requests, model = [one.request for one in some], self.model
         if n <= INLINE:
-            results = answers(model, asks, self.learner is not None)
+            results = answers(model, requests, self.learner is not None)
         else:
             loop = asyncio.get_running_loop()
             results = await loop.run_in_executor(
-                self._pool, answers, model, asks, self.learner is not None
+                self._pool, answers, model, requests, self.learner is not None
             )
         self._metrics.count_batch(n)
         for one, result in zip(some, results, strict=True):
             if one.answer.done():
                 continue
-            found = result if isinstance(result, Exception) else self._kept(one.asked, result)
+            found = result if isinstance(result, Exception) else self._kept(one.request, result)
             if isinstance(found, Exception):
                 one.answer.set_exception(found)
             else:
                 one.answer.set_result(found)
 
-    def _kept(self, ask: Ask, result: tuple[Answer, np.ndarray | None]) -> Answer | Exception:
-        """Return the answer, after the rows were kept whose labels will come."""
+    def _kept(
+        self, request: PredictRequest, result: tuple[Answer, np.ndarray | None]
+    ) -> Answer | Exception:
+        """Return the answer, after keeping the rows whose labels will come."""
         answer, rows = result
-        if ask.keys is not None and self.learner is not None:
+        if request.keys is not None and self.learner is not None:
             assert rows is not None  # asked for
             try:
-                self.learner.wait_for_labels(ask.keys, rows)
+                self.learner.wait_for_labels(request.keys, rows)
             except DMondrianError as error:
                 return error
         return answer
 
     def _learn_some(self) -> None:
-        """Learn some rows of the lesson that came first."""
+        """Learn some rows of the request that came first."""
         learner = self.learner
-        if not self._lessons or self._save is not None or learner is None:
+        if not self._learn_requests or self._save is not None or learner is None:
             return
-        one = self._lessons[0]
+        one = self._learn_requests[0]
         try:
             if learner.failure is not None:
                 raise BusyError(learner.failure)
             if one.begun is None:
-                one.begun = learner.begin(one.asked)
+                one.begun = learner.begin(one.request)
             rows, labels, passed = one.begun
-            part = slice(one.done, one.done + SLICE)
+            part = slice(one.n_learned, one.n_learned + SLICE)
             if len(rows[part]):
                 learner.learn(rows[part], labels[part])
-            one.done += SLICE
-            if one.done < len(rows):
+            one.n_learned += SLICE
+            if one.n_learned < len(rows):
                 return
             result = {"learned": len(rows), "passed": passed, "position": self.model.position}
             result["saved"] = learner.saved
         except Exception as error:  # noqa: BLE001  # the sender gets it, whatever it is
-            self._lessons.popleft()
+            self._learn_requests.popleft()
             if not one.answer.done():
                 one.answer.set_exception(error)
             return
-        self._lessons.popleft()
+        self._learn_requests.popleft()
         self._metrics.count_learned(len(rows))
         if not one.answer.done():
             one.answer.set_result(result)
 
     def _save_if_due(self) -> None:
-        """Begin a save between two lessons."""
+        """Begin a save between two learn requests."""
         learner = self.learner
-        is_amid = bool(self._lessons) and self._lessons[0].begun is not None
+        is_amid = bool(self._learn_requests) and self._learn_requests[0].begun is not None
         if learner is None or self._save is not None or is_amid or not learner.is_due:
             return
         keys = learner.freeze_keys()
@@ -271,104 +282,102 @@ class RequestQueue:
 
 
 def answers(
-    model: ServedModel, asks: Sequence[Ask], keeps_rows: bool
-) -> list[tuple[Answer, np.ndarray | None] | Exception]:
-    """Return the answer to each ask, or the error that refuses it, from one state of a model.
+    model: ServedModel, requests: Sequence[PredictRequest], keeps_rows: bool
+) -> list[_Result]:
+    """Return the answer to each request, or the error that refuses it, from one state of a model.
 
     Parameters
     ----------
     model : ServedModel
-    asks : sequence of Ask
+    requests : sequence of PredictRequest
     keeps_rows : bool
         Whether rows with keys are returned as the estimator learns them.
     """
-    found: list[tuple[np.ndarray, np.ndarray | None] | Exception] = [DataError("")] * len(asks)
+    found: list[_Prepared] = [DataError("")] * len(requests)
     groups: dict[tuple[int | None, bool], list[int]] = {}
-    for number, ask in enumerate(asks):
-        own = ask.keys is not None and keeps_rows
-        alone = None if model.reader.is_plain(ask) else number
+    for number, request in enumerate(requests):
+        own = request.keys is not None and keeps_rows
+        alone = None if model.reader.is_plain(request) else number
         groups.setdefault((alone, own), []).append(number)
     for (alone, own), numbers in groups.items():
-        prepared = _prepared(model, [asks[number] for number in numbers], alone is None, own)
+        prepared = _prepared(model, [requests[number] for number in numbers], alone is None, own)
         for number, one in zip(numbers, prepared, strict=True):
             found[number] = one
-    results: list[tuple[Answer, np.ndarray | None] | Exception] = [
-        one if isinstance(one, Exception) else DataError("") for one in found
-    ]
+    results: list[_Result] = [one if isinstance(one, Exception) else DataError("") for one in found]
     for details in (True, False):
         ready = [
             (number, *one)
             for number, one in enumerate(found)
-            if not isinstance(one, Exception) and asks[number].details is details
+            if not isinstance(one, Exception) and requests[number].details is details
         ]
         if ready:
-            for number, result in _scored(model, asks, ready, details):
+            for number, result in _scored(model, requests, ready, details):
                 results[number] = result
     return results
 
 
 def _prepared(
-    model: ServedModel, asks: Sequence[Ask], are_plain: bool, keeps_rows: bool
-) -> list[tuple[np.ndarray, np.ndarray | None] | Exception]:
-    """Return the rows of asks, as the forest takes them and as the estimator learns them."""
+    model: ServedModel, requests: Sequence[PredictRequest], are_plain: bool, keeps_rows: bool
+) -> list[_Prepared]:
+    """Return the rows of requests, as the forest takes them and as the estimator learns them."""
     try:
-        if not all(ask.n for ask in asks):
+        if not all(request.n for request in requests):
             raise DataError("there are no rows: expected at least one")
         reader, own = model.reader, None
-        features = reader.features(asks) if are_plain and not keeps_rows else None
+        features = reader.features(requests) if are_plain and not keeps_rows else None
         if are_plain and model.takes_numbers:
-            features = own = reader.matrix(asks)
+            features = own = reader.matrix(requests)
         if features is not None:
             X = model.checked(features)
             own = X if own is not None else None
         else:
-            table = reader.table(asks)
+            table = reader.table(requests)
             X = model.rows(table)
             own = model.frames.numbers(table) if keeps_rows else None
     except Exception as error:  # noqa: BLE001  # the sender gets it, whatever it is
-        if len(asks) == 1:
+        if len(requests) == 1:
             return [error]
-        return [_prepared(model, [ask], are_plain, keeps_rows)[0] for ask in asks]
-    ends = np.cumsum([ask.n for ask in asks]).tolist()
-    parts = [slice(end - ask.n, end) for ask, end in zip(asks, ends, strict=True)]
+        return [_prepared(model, [request], are_plain, keeps_rows)[0] for request in requests]
+    ends = np.cumsum([request.n for request in requests]).tolist()
+    parts = [slice(end - request.n, end) for request, end in zip(requests, ends, strict=True)]
     return [(X[part], None if own is None else own[part]) for part in parts]
 
 
 def _scored(
     model: ServedModel,
-    asks: Sequence[Ask],
+    requests: Sequence[PredictRequest],
     ready: Sequence[tuple[int, np.ndarray, np.ndarray | None]],
     details: bool,
-) -> list[tuple[int, tuple[Answer, np.ndarray | None] | Exception]]:
-    """Forecast rows together; return the answer of each ask, by its number."""
+) -> list[tuple[int, _Result]]:
+    """Forecast rows together; return the answer of each request, by its number."""
     X = ready[0][1] if len(ready) == 1 else np.concatenate([own for _, own, _ in ready])
     try:
         columns = model.answer(np.ascontiguousarray(X), details)
     except Exception as error:  # noqa: BLE001  # as above
         if len(ready) == 1:
             return [(ready[0][0], error)]
-        return [_scored(model, asks, [one], details)[0] for one in ready]
-    is_json = any(asks[number].form != "arrow" for number, _, _ in ready)
+        return [_scored(model, requests, [one], details)[0] for one in ready]
+    is_json = any(requests[number].form != "arrow" for number, _, _ in ready)
     lists = as_lists(columns) if is_json else {}
-    made: list[tuple[int, tuple[Answer, np.ndarray | None] | Exception]] = []
+    made: list[tuple[int, _Result]] = []
     start = 0
     for number, own, rows in ready:
         part = slice(start, start + len(own))
         start = part.stop
-        body = _body(asks[number], columns, lists, part, model.position)
+        body = _body(requests[number], columns, lists, part, model.position)
         made.append((number, (Answer(body, model.position), rows)))
     return made
 
 
 def _body(
-    ask: Ask,
+    request: PredictRequest,
     columns: Mapping[str, pa.Array],
     lists: Mapping[str, list[Any]],
     part: slice,
     position: int,
 ) -> bytes:
-    if ask.form == "arrow":
+    if request.form == "arrow":
         n = part.stop - part.start
         some = {name: values.slice(part.start, n) for name, values in columns.items()}
         return arrow_body(some, position)
-    return json_body(ask, {name: values[part] for name, values in lists.items()}, position)
+    return json_body(request, {name: values[part] for name, values in lists.items()}, position)

@@ -40,7 +40,7 @@ class BodyError(DataError):
 
 
 @dataclass(frozen=True)
-class Ask:
+class PredictRequest:
     """Content of a request: rows, and what is asked of them.
 
     Attributes
@@ -95,7 +95,7 @@ def _refuse_constant(name: str) -> Any:
     raise BodyError(f"{name} is no JSON: write null for a value that is missing")
 
 
-def ask_of_json(value: Any, names: Sequence[str] | None, n_columns: int) -> Ask:
+def request_of_json(value: Any, names: Sequence[str] | None, n_columns: int) -> PredictRequest:
     """Return what a JSON body asks for.
 
     Parameters
@@ -134,7 +134,7 @@ def ask_of_json(value: Any, names: Sequence[str] | None, n_columns: int) -> Ask:
         columns, n = _of_columns(value["columns"], names, n_columns)
     _check_rows(n)
     form = "rows" if "rows" in value else "columns"
-    return Ask(form, n, columns, keys_of(value.get("keys"), n), details)
+    return PredictRequest(form, n, columns, keys_of(value.get("keys"), n), details)
 
 
 def keys_of(keys: Any, n: int | None) -> list[str] | None:
@@ -229,7 +229,7 @@ def _kind(value: Any) -> str:
     return f"{text} of {len(value)}" if isinstance(value, list) else text
 
 
-def ask_of_arrow(body: bytes) -> Ask:
+def request_of_arrow(body: bytes) -> PredictRequest:
     """Return what an Arrow IPC stream asks for: forecasts of its rows.
 
     Raises
@@ -246,7 +246,7 @@ def ask_of_arrow(body: bytes) -> Ask:
             _check_rows(n)
             batch.validate(full=True)
             batches.append(batch)
-        return Ask("arrow", n, pa.Table.from_batches(batches, reader.schema))
+        return PredictRequest("arrow", n, pa.Table.from_batches(batches, reader.schema))
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
@@ -321,47 +321,48 @@ class ColumnReader:
             elif column.kind in ("category", "text"):
                 self._texts.add(column.name)
 
-    def is_plain(self, ask: Ask) -> bool:
-        """Whether rows may be read together with those of other such asks.
+    def is_plain(self, request: PredictRequest) -> bool:
+        """Whether rows may be read together with those of other such requests.
 
         Their values become the same features whichever stand beside them.
         """
-        if isinstance(ask.columns, pa.Table):
+        if isinstance(request.columns, pa.Table):
             return False
         if self._encoder is not None:
-            return self._encoder.takes(ask.columns)
-        return all(set(map(type, values)) <= _NUMBERS for values in ask.columns.values())
+            return self._encoder.takes(request.columns)
+        return all(set(map(type, values)) <= _NUMBERS for values in request.columns.values())
 
-    def features(self, asks: Sequence[Ask]) -> np.ndarray | None:
-        """Return the rows of plain asks as the model's schema encodes them, float32 [n, d].
+    def features(self, requests: Sequence[PredictRequest]) -> np.ndarray | None:
+        """Return the rows of plain requests as the model's schema encodes them, float32 [n, d].
 
         They are those of `table`. None where only a table can say what they are, or what is wrong,
         and of a model without a schema.
         """
         if self._encoder is None:
             return None
-        columns = self._joined(asks)
+        columns = self._joined(requests)
         try:
             arrays = {name: self._array(name, columns[name]) for name in self._encoder.rest}
-            return self._encoder.encode(columns, arrays, sum(ask.n for ask in asks))
+            return self._encoder.encode(columns, arrays, sum(request.n for request in requests))
         except (DataError, pa.ArrowException):
             return None
 
     @staticmethod
-    def _joined(asks: Sequence[Ask]) -> Mapping[str, Sequence[Any]]:
-        """Return the values of asks' columns, one after the other."""
-        if len(asks) == 1:
-            return asks[0].columns
+    def _joined(requests: Sequence[PredictRequest]) -> Mapping[str, Sequence[Any]]:
+        """Return the values of requests' columns, one after the other."""
+        if len(requests) == 1:
+            return requests[0].columns
         return {
-            name: [value for ask in asks for value in ask.columns[name]] for name in asks[0].columns
+            name: [value for request in requests for value in request.columns[name]]
+            for name in requests[0].columns
         }
 
-    def table(self, asks: Sequence[Ask]) -> pa.Table:
-        """Return the rows of asks, one after the other.
+    def table(self, requests: Sequence[PredictRequest]) -> pa.Table:
+        """Return the rows of requests, one after the other.
 
         Parameters
         ----------
-        asks : sequence of Ask
+        requests : sequence of PredictRequest
             One, or several that are plain.
 
         Raises
@@ -369,19 +370,19 @@ class ColumnReader:
         DataError
             Values of a column do not go together.
         """
-        if isinstance(asks[0].columns, pa.Table):
-            return asks[0].columns
-        columns = self._joined(asks)
+        if isinstance(requests[0].columns, pa.Table):
+            return requests[0].columns
+        columns = self._joined(requests)
         arrays = [self._array(name, values) for name, values in columns.items()]
         return pa.Table.from_arrays(arrays, list(columns))
 
-    def matrix(self, asks: Sequence[Ask]) -> np.ndarray | None:
-        """Return the rows of asks whose columns are all numbers, float32 [n, d].
+    def matrix(self, requests: Sequence[PredictRequest]) -> np.ndarray | None:
+        """Return the rows of requests whose columns are all numbers, float32 [n, d].
 
         They are those of `table` as the estimator takes them: it makes float64 of such columns, and
         float32 of these. None for integers that are beyond them, which a table refuses in words.
         """
-        columns = list(self._joined(asks).values())
+        columns = list(self._joined(requests).values())
         try:
             with np.errstate(over="ignore"):  # infinities are refused
                 return np.ascontiguousarray(np.array(columns, np.float64).T, np.float32)

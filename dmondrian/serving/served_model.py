@@ -1,4 +1,4 @@
-"""The state of a model that is served: its rows' columns, its answers and its position.
+"""A model that a server holds in memory: the columns that it takes, its answers, its position.
 
 Relies on :class:`dmondrian.frames.FrameModel` for rows. Promises the columns and values of scores,
 and the estimator's own predictions to the last bit, however rows are put together.
@@ -136,15 +136,18 @@ class ServedModel:
     def learned(self) -> None:
         """Take what the estimator has learned meanwhile into account."""
         forest = self.estimator.forest_
-        its = forest.parameters
+        parameters = forest.parameters
         if forest is not self._forest:
-            n_draws = self.estimator.get_params(deep=False)["n_draws"] if its.is_density else None
-            self._forest, self._asked = forest, of_features(self.estimator)
+            n_draws = None
+            if parameters.is_density:
+                n_draws = self.estimator.get_params(deep=False)["n_draws"]
+            # The estimator of features, which takes encoded rows.
+            self._forest, self._of_features = forest, of_features(self.estimator)
             self._summing: Summing = summing(forest, n_draws)
-        self._guard = forest.caught_up().guard if its.follows_stream else None
+        self._guard = forest.caught_up().guard if parameters.follows_stream else None
         self._calibration = forest.calibration
-        is_of_label = has_label_std(its, self._calibration, self._guard)
-        self._details = detail_names(its, is_of_label)
+        is_of_label = has_label_std(parameters, self._calibration, self._guard)
+        self._details = detail_names(parameters, is_of_label)
 
     def score_names(self, details: bool) -> list[str]:
         """Return the names of the columns of answers."""
@@ -162,8 +165,10 @@ class ServedModel:
 
     def checked(self, X: np.ndarray) -> np.ndarray:
         """Return encoded rows, float32 [n, d], if they are finite and within the domain."""
-        rows = plain_rows(self._asked, X)
-        found: np.ndarray = self._asked._check_rows(X) if rows is None else self._asked._features(X)
+        rows = plain_rows(self._of_features, X)
+        found: np.ndarray = (
+            self._of_features._check_rows(X) if rows is None else self._of_features._features(X)
+        )
         return found
 
     def answer(self, X: np.ndarray, details: bool) -> dict[str, pa.Array]:
@@ -188,7 +193,11 @@ class ServedModel:
         found = dict(zip(self.score_names(details), arrays, strict=True))
         if self.parameters.has_decision and self.address.is_saved_estimator:
             # The estimator finds both shares from z, scores the first as 1 minus the second.
-            shares = self._asked.predict_proba(X) if hasattr(self._asked, "predict_proba") else ()
+            shares = (
+                self._of_features.predict_proba(X)
+                if hasattr(self._of_features, "predict_proba")
+                else ()
+            )
             for label, share in zip(self.classes or (), np.transpose(shares), strict=False):
                 found[f"proba_{label}"] = pa.array(np.ascontiguousarray(share))
         return found

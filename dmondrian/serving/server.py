@@ -236,7 +236,7 @@ async def _serve(
     ending: list[asyncio.Task[None]] = []
 
     async def end() -> None:
-        await queue.finish_lessons()
+        await queue.finish_learn_requests()
         server.should_exit = True
 
     def stop() -> None:

@@ -29,7 +29,12 @@ from dmondrian import (
 from dmondrian.distributed import score, train
 from dmondrian.serving.learner import Learner, check_learns
 from dmondrian.serving.request_queue import answers
-from dmondrian.serving.request_rows import Ask, ask_of_arrow, ask_of_json, read_json
+from dmondrian.serving.request_rows import (
+    PredictRequest,
+    read_json,
+    request_of_arrow,
+    request_of_json,
+)
 from dmondrian.serving.served_model import Address, ServedModel
 from tests.distributed.conftest import table_of, worker_threads
 
@@ -57,13 +62,13 @@ def served(path: Path) -> ServedModel:
     return ServedModel(Address.find(str(path)))
 
 
-def asked(model: ServedModel, value: Any) -> Ask:
-    return ask_of_json(read_json(json.dumps(value).encode()), model.names, model.n_columns)
+def request_of(model: ServedModel, value: Any) -> PredictRequest:
+    return request_of_json(read_json(json.dumps(value).encode()), model.names, model.n_columns)
 
 
-def replies(model: ServedModel, asks: list[Ask]) -> list[Any]:
+def replies(model: ServedModel, requests: list[PredictRequest]) -> list[Any]:
     """Return bodies of answers as values, or errors."""
-    found = answers(model, asks, False)
+    found = answers(model, requests, False)
     return [one if isinstance(one, Exception) else json.loads(one[0].body) for one in found]
 
 
@@ -82,9 +87,9 @@ def test_answers_are_the_estimator_s_bit_for_bit(rows, name: str, tmp_path: Path
     forest.fit(X, np.where(y > 0.5, "yes", "no") if is_classifier else y)
     forest.save(tmp_path / "model")
     model = served(tmp_path / "model")
-    together = [asked(model, {"rows": X[i : i + 1].tolist()}) for i in range(40)]
+    together = [request_of(model, {"rows": X[i : i + 1].tolist()}) for i in range(40)]
     found = [one["rows"][0] for one in replies(model, together)]
-    (at_once,) = replies(model, [asked(model, X[:40].tolist())])
+    (at_once,) = replies(model, [request_of(model, X[:40].tolist())])
     assert at_once["rows"] == found
     assert at_once["position"] == 300
 
@@ -105,7 +110,7 @@ def test_answers_are_the_estimator_s_bit_for_bit(rows, name: str, tmp_path: Path
         assert column("std") == forest.predict(X[:40], return_std=True)[1].tolist()
     if name == "decision":
         assert column("decision") == forest.decision_function(X[:40]).tolist()
-    (plain,) = replies(model, [asked(model, {"rows": X[:2].tolist(), "details": False})])
+    (plain,) = replies(model, [request_of(model, {"rows": X[:2].tolist(), "details": False})])
     assert set(found[0]) - set(plain["rows"][0]) <= {"spread", "std", "distance"}
     assert all(plain["rows"][0][key] == found[0][key] for key in plain["rows"][0])
 
@@ -152,12 +157,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[ServedModel, list[dic
 
 def test_answers_of_a_run_are_its_scores_bit_for_bit(run) -> None:
     model, rows, scores = run
-    (at_once,) = replies(model, [asked(model, rows)])
+    (at_once,) = replies(model, [request_of(model, rows)])
     assert at_once == {"position": 400, "rows": scores}
-    alone = replies(model, [asked(model, {"rows": [row]}) for row in rows])
+    alone = replies(model, [request_of(model, {"rows": [row]}) for row in rows])
     assert [one["rows"][0] for one in alone] == scores
     columns = {name: [row[name] for row in rows[:7]] for name in rows[0]}
-    (as_columns,) = replies(model, [asked(model, {"columns": columns, "details": True})])
+    (as_columns,) = replies(model, [request_of(model, {"columns": columns, "details": True})])
     assert as_columns["columns"] == {name: [s[name] for s in scores[:7]] for name in scores[0]}
 
 
@@ -199,7 +204,7 @@ def test_arrow_is_answered_with_arrow(run) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, source.schema) as writer:
         writer.write_table(source, max_chunksize=150)
-    ((answer, _),) = answers(model, [ask_of_arrow(sink.getvalue().to_pybytes())], False)
+    ((answer, _),) = answers(model, [request_of_arrow(sink.getvalue().to_pybytes())], False)
     found = pa.ipc.open_stream(answer.body).read_all()
     assert found.to_pylist() == scores
     assert found.schema.metadata == {b"dmondrian-position": b"400"}
@@ -210,27 +215,27 @@ def test_rows_are_refused_as_scoring_refuses_them(run) -> None:
     row = rows[0]
 
     def refusal(**changed: Any) -> str:
-        (error,) = replies(model, [asked(model, [row, {**row, **changed}])])
+        (error,) = replies(model, [request_of(model, [row, {**row, **changed}])])
         return f"{type(error).__name__}: {error}"
 
     assert "'age'" in refusal(age="old")
     assert "'age'" in refusal(age=[1])
-    (error,) = replies(model, [ask_of_json([{**row, "hours": float("inf")}], model.names, 5)])
+    (error,) = replies(model, [request_of_json([{**row, "hours": float("inf")}], model.names, 5)])
     assert "infinite" in str(error)
     assert "no time" in refusal(since="yesterday")
-    good = [asked(model, [one]) for one in rows[:3]]
-    bad = asked(model, [{**row, "city": 7}])
+    good = [request_of(model, [one]) for one in rows[:3]]
+    bad = request_of(model, [{**row, "city": 7}])
     found = replies(model, [good[0], bad, good[1], good[2]])
     assert "'city': expected category" in str(found[1])
     assert [one["rows"][0] for one in (found[0], *found[2:])] == scores[:3]
-    (unseen,) = replies(model, [asked(model, [{**row, "city": "Roma", "more": 1}])])
+    (unseen,) = replies(model, [request_of(model, [{**row, "city": "Roma", "more": 1}])])
     assert set(unseen["rows"][0]) == set(scores[0])
 
 
 def test_plain_rows_of_a_run_need_no_table(run, monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows, scores = run
     monkeypatch.setattr(type(model.reader), "table", None)
-    found = replies(model, [asked(model, [row]) for row in rows])
+    found = replies(model, [request_of(model, [row]) for row in rows])
     assert [one["rows"][0] for one in found] == scores
 
 
@@ -247,11 +252,11 @@ BAD: dict[str, list[Any]] = {
 def test_rows_are_answered_or_refused_as_their_table_is(run, number: int) -> None:
     model, rows, scores = run
     changed = [{**rows[0], name: value} for name, values in BAD.items() for value in values]
-    asks = [ask_of_json([rows[1], row][-number:], model.names, 5) for row in changed]
+    requests = [request_of_json([rows[1], row][-number:], model.names, 5) for row in changed]
     wanted = []
-    for ask in asks:
+    for request in requests:
         try:
-            X = model.rows(model.reader.table([ask]))
+            X = model.rows(model.reader.table([request]))
         except Exception as error:  # noqa: BLE001  # whatever it is, it is compared
             wanted.append((type(error), str(error)))
         else:
@@ -259,8 +264,8 @@ def test_rows_are_answered_or_refused_as_their_table_is(run, number: int) -> Non
             wanted.append(columns)
     assert any(isinstance(one, dict) for one in wanted)
     assert sum(isinstance(one, tuple) for one in wanted) > 15
-    good = asked(model, [rows[2]])
-    found = replies(model, [good, *asks, good])
+    good = request_of(model, [rows[2]])
+    found = replies(model, [good, *requests, good])
     assert found[0]["rows"] == found[-1]["rows"] == [scores[2]]
     for one, expected in zip(found[1:-1], wanted, strict=True):
         if isinstance(expected, tuple):
@@ -285,7 +290,7 @@ def test_names_of_a_saved_estimator_are_found(rows, tmp_path: Path) -> None:
     columns = {
         name: [None if pd.isna(v) else v for v in some[name]] for name in ("right", "mid", "left")
     }
-    (found,) = replies(model, [asked(model, {"columns": columns})])
+    (found,) = replies(model, [request_of(model, {"columns": columns})])
     assert found["columns"]["prediction"] == forest.predict(some.astype(np.float32)).tolist()
 
 

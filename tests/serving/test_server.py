@@ -25,7 +25,7 @@ from dmondrian import AMFClassifier, AMFRegressor, load
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.migrating import migrate
 from dmondrian.errors import DataError, FencedError
-from dmondrian.serving.learner import Learner, lesson_of
+from dmondrian.serving.learner import Learner, learn_request_of
 from dmondrian.serving.request_queue import SLICE, BusyError, RequestQueue
 from dmondrian.serving.served_model import Address, ServedModel
 from dmondrian.serving.serving_metrics import ServingMetrics
@@ -294,7 +294,7 @@ def test_labels_are_learned_once_in_their_order_whatever_ends_the_process(tmp_pa
         assert "503" in document["paths"]["/health"]["get"]["responses"]
         with pytest.raises(FencedError, match="is being worked on"):  # the server holds the folder
             forest.save(path)
-        # The save that was due is done when the next lesson has been learned.
+        # The save that was due is done when the next labels have been learned.
         saved = server.ask("/learn", {"keys": keys(range(1)), "labels": labels(range(1))}).json
         assert (saved["position"], saved["saved"]) == (322, 320)
         assert server.stop(signal.SIGKILL) == -signal.SIGKILL
@@ -339,7 +339,7 @@ def test_weighted_rows_and_wrong_options_are_refused(tmp_path: Path) -> None:
     assert "--waiting -1: expected at least 1" in stderr
 
 
-def test_a_lesson_that_has_begun_is_learned_whole_at_the_end(tmp_path: Path) -> None:
+def test_a_learn_request_that_has_begun_is_learned_whole_at_the_end(tmp_path: Path) -> None:
     fitted().save(tmp_path / "model")
     X, y = stream(3, 2 * SLICE)
     body = (X.tolist(), y.tolist())
@@ -349,12 +349,12 @@ def test_a_lesson_that_has_begun_is_learned_whole_at_the_end(tmp_path: Path) -> 
         learner = Learner(model, 2000, 10**6, 1000.0)
         requests = RequestQueue(model, learner, ServingMetrics())
         keys = [[f"{name} {i}" for i in range(len(y))] for name in "ab"]
-        asked = [lesson_of(list(body[1]), own, X) for own in keys]
+        asked = [learn_request_of(list(body[1]), own, X) for own in keys]
         waiting = [asyncio.create_task(requests.learn(one)) for one in asked]
         await asyncio.sleep(0)
         requests._learn_some()  # half of the first
         work = asyncio.create_task(requests.work())
-        await asyncio.wait_for(requests.finish_lessons(), 300)
+        await asyncio.wait_for(requests.finish_learn_requests(), 300)
         work.cancel()
         found = await asyncio.gather(*waiting, return_exceptions=True)
         await requests.close()
@@ -379,7 +379,7 @@ def test_a_copy_knows_the_rows_that_wait_and_were_learned(
     X, y = stream(3, 2)
     learner = Learner(ServedModel(Address.find(str(tmp_path / "model"))), 9, 1, 1.0)
     learner.wait_for_labels(["waits", "learned"], X)
-    rows, labels, _ = learner.begin(lesson_of(y[1:].tolist(), ["learned"], None))
+    rows, labels, _ = learner.begin(learn_request_of(y[1:].tolist(), ["learned"], None))
     learner.learn(rows, labels)
     learner.save(learner.freeze_keys())
     learner.close()
@@ -391,7 +391,7 @@ def test_a_copy_knows_the_rows_that_wait_and_were_learned(
     np.testing.assert_array_equal(copy.keys.rows_of(["waits"]), X[:1])
 
 
-def test_a_lesson_that_the_end_of_a_server_cut_is_learned_whole(tmp_path: Path) -> None:
+def test_a_learn_request_that_the_end_of_a_server_cut_is_learned_whole(tmp_path: Path) -> None:
     """`close` alone, as after a second signal."""
     fitted().save(tmp_path / "model")
     X, y = stream(3, SLICE + 5)
@@ -400,7 +400,7 @@ def test_a_lesson_that_the_end_of_a_server_cut_is_learned_whole(tmp_path: Path) 
         model = ServedModel(Address.find(str(tmp_path / "model")))
         learner = Learner(model, 2000, 10**6, 1000.0)
         requests = RequestQueue(model, learner, ServingMetrics())
-        task = asyncio.create_task(requests.learn(lesson_of(y.tolist(), None, X)))
+        task = asyncio.create_task(requests.learn(learn_request_of(y.tolist(), None, X)))
         await asyncio.sleep(0)
         requests._learn_some()
         task.cancel()
@@ -416,6 +416,6 @@ def test_a_label_beyond_all_floats_is_refused(tmp_path: Path) -> None:
     learner = Learner(ServedModel(Address.find(str(tmp_path / "model"))), 3, 1, 1.0)
     try:
         with pytest.raises(DataError, match="too large"):
-            learner.begin(lesson_of([10**400], None, X[:1]))
+            learner.begin(learn_request_of([10**400], None, X[:1]))
     finally:
         learner.close()
