@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from dmondrian.checkpoint.held_out import NAME as HELD_OUT_NAME
 from dmondrian.checkpoint.kept_shares import names_of
 from dmondrian.checkpoint.opening import RUN_NAME
-from dmondrian.checkpoint.parts import Pieces, part_folder, pieces, tree_range
+from dmondrian.checkpoint.parts import ModelParts, model_parts, part_folder, tree_range
 from dmondrian.checkpoint.run import BLOBS, Run
 from dmondrian.checkpoint.stream import (
     BATCHES,
@@ -111,12 +111,12 @@ def copy_pieces(
     return Run.open(target.url), len(written)
 
 
-def _are_there(found: Pieces) -> bool:
+def _are_there(found: ModelParts) -> bool:
     """Return whether the checkpoints of a model and its parts are still there."""
     return all(run.store.exists(manifest.name) for run, manifest in found)
 
 
-def copied_pieces(run: Run) -> Pieces:
+def copied_pieces(run: Run) -> ModelParts:
     """Return the runs and checkpoints that a copy of a model has, as of `pieces`.
 
     Raises
@@ -124,7 +124,7 @@ def copied_pieces(run: Run) -> Pieces:
     ParameterError
         Trees that the run took later are not at this position's end.
     """
-    found = pieces(run)
+    found = model_parts(run)
     for part, manifest in found[1:]:
         if not manifest.final:
             raise ParameterError(
@@ -229,7 +229,7 @@ def _position(name: str) -> int:
     return int(name.rpartition("/")[2].partition(".")[0])
 
 
-def _objects(found: Pieces) -> Iterator[tuple[str, _Read]]:
+def _objects(found: ModelParts) -> Iterator[tuple[str, _Read]]:
     """Yield names of the copy, and what reads them, in the order of writing."""
     for number, (run, manifest) in reversed([*enumerate(found)]):
         below = f"{part_folder(*tree_range(run))}/" if number else ""

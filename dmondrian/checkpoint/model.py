@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dmondrian.checkpoint.codec import encode_forest
 from dmondrian.checkpoint.lease import check_free
 from dmondrian.checkpoint.manifest import LARGEST_POSITION, Manifest
-from dmondrian.checkpoint.parts import pieces
+from dmondrian.checkpoint.parts import model_parts
 from dmondrian.checkpoint.run import Run
 from dmondrian.checkpoint.stored_trees import Blob, load_trees, model_blobs, peek_blobs
 from dmondrian.checkpoint.summary import Summary, total
@@ -176,7 +176,7 @@ def look_at_model(url: str | os.PathLike[str]) -> tuple[list[Blob], dict[str, An
         The checkpoint is damaged.
     """
     run = Run.open(url)
-    found = pieces(run)
+    found = model_parts(run)
     blobs = model_blobs(found)
     about = {**run.run_json, ROWS_KEY: found[0][1].position}
     if len(found) > 1:

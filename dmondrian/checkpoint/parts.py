@@ -29,7 +29,7 @@ BESIDE = "beside"
 """Entry of a part's run.json: ranges of the trees before it, where it follows the stream."""
 _PART = re.compile(rf"{FOLDER}/([0-9]{{6,9}})-([0-9]{{6,9}})/run\.json")
 
-Pieces = list[tuple[Run, Manifest]]
+ModelParts = list[tuple[Run, Manifest]]
 
 
 def part_url(run: Run, first: int, stop: int) -> str:
@@ -119,7 +119,7 @@ def tree_range(run: Run) -> tuple[int, int]:
     return int(shards[0][0]), int(shards[-1][1])
 
 
-def pieces(run: Run) -> Pieces:
+def model_parts(run: Run) -> ModelParts:
     """Return the runs and checkpoints that make up a model, in the order of their trees.
 
     Parameters

@@ -18,7 +18,7 @@ from typing import Any
 from dmondrian.checkpoint.held_out import read_record
 from dmondrian.checkpoint.lease import Lease
 from dmondrian.checkpoint.manifest import manifest_name
-from dmondrian.checkpoint.parts import newest_final, parts_of, pieces
+from dmondrian.checkpoint.parts import model_parts, newest_final, parts_of
 from dmondrian.checkpoint.run import BLOBS, Run
 from dmondrian.errors import CorruptError, NotFoundError, ParameterError
 
@@ -162,7 +162,7 @@ def _keep(run: Run, keep: int) -> list[tuple[Run, set[int]]]:
         apart = [position_apart(one) for one in everything]
         shared |= {position for position in apart if position is not None}
     if run.manifests():
-        shared.add(pieces(run)[0][1].position)  # what the model is now
+        shared.add(model_parts(run)[0][1].position)  # what the model is now
     record = read_record(run.store)
     if record is not None and (best := record.best(run.manifests())) is not None:
         shared.add(best.position)

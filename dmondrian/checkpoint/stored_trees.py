@@ -14,7 +14,7 @@ from dmondrian._memory_limit import usable_bytes
 from dmondrian.checkpoint.codec import peek_forest
 from dmondrian.checkpoint.deltas import read_state
 from dmondrian.checkpoint.manifest import base_of, shard_entry
-from dmondrian.checkpoint.parts import Pieces
+from dmondrian.checkpoint.parts import ModelParts
 from dmondrian.checkpoint.run import Run
 from dmondrian.errors import CorruptError, ParameterError
 
@@ -56,7 +56,7 @@ class Contents:
     calibration: Any  # of the whole forest, as JSON, where it was saved by an estimator
 
 
-def model_blobs(found: Pieces) -> list[Blob]:
+def model_blobs(found: ModelParts) -> list[Blob]:
     """List the blobs that make up a model, in the order of their trees' numbers.
 
     Raises

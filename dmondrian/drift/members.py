@@ -60,7 +60,7 @@ from dmondrian.ensemble.sums.exact_sums import KNOWN, units
 from dmondrian.ensemble.threads import Turns, run_threads
 from dmondrian.errors import ParameterError
 from dmondrian.forest.forest import Forest
-from dmondrian.joint_fit.fit import Rows
+from dmondrian.joint_fit.fit import RowsToLearn
 from dmondrian.tree import nodes
 from dmondrian.tree.sparse_rows import SparseRows
 
@@ -296,7 +296,7 @@ class Members(Forest):
 
     def share_each(self, X: np.ndarray | PreparedRows, n_threads: int = 1) -> Forecast:
         """Return what :meth:`share` does, and what each member forecast."""
-        self.store.check_whole()
+        self.store.check_not_torn()
         check_learned(self.rows_so_far, self.parameters.following)
         self.predictor.check_learned()
         rows = self.prepare(X)
@@ -357,7 +357,7 @@ class Members(Forest):
 
     def _update(
         self,
-        rows: Rows,
+        rows: RowsToLearn,
         n_threads: int,
         alone: Callable[[], AbstractContextManager[None]],
         times: np.ndarray | None = None,
@@ -367,7 +367,7 @@ class Members(Forest):
 
     def _follow(
         self,
-        rows: Rows,
+        rows: RowsToLearn,
         n_threads: int,
         alone: Callable[[], AbstractContextManager[None]],
         times: np.ndarray | None = None,
@@ -564,7 +564,7 @@ class Members(Forest):
 
         A copy where ``labels_are_known`` and some rows were learned before.
         """
-        self.store.check_whole()
+        self.store.check_not_torn()
         if not (self.labels_are_known and self.position and len(self.waiting.y)):
             return self
         if self._copy_caught_up is None:

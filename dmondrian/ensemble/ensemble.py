@@ -37,7 +37,7 @@ from dmondrian.tree.loops import Asked, Silent, update
 FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
 # Rows times trees that one thread learns in one call, too: tens of milliseconds at most. Small
 # forests that choose settings would spend some of their time on entering a kernel for each tree.
-_AT_ONCE = 2**16
+_MOST_AT_ONCE = 2**16
 _NO_ROWS, _NONE_1D = np.empty(0, np.int64), np.empty(0)
 
 
@@ -118,7 +118,7 @@ class Ensemble:
         ParameterError
             If they have learned different rows.
         """
-        self.store.check_whole()
+        self.store.check_not_torn()
         return self.store.trees
 
     @property
@@ -208,7 +208,7 @@ class Ensemble:
         roots, lock = np.zeros((len(rows), KNOWN if has_moments else 0)), Lock()
 
         def add(t: int, answers: np.ndarray, known: np.ndarray) -> None:
-            whole = self.whole(t, answers, known)
+            whole = self.as_whole_numbers(t, answers, known)
             with lock:  # in whatever order: whole numbers add up exactly
                 sums[:] += whole
                 roots[:] = known  # equal in all trees
@@ -263,18 +263,18 @@ class Ensemble:
             self._learn(span, encoded, y, weights, reached, asked, may_be_last)
             take(first, answers, known)
 
-        self.store.check_whole()
+        self.store.check_not_torn()
         encoded = self.store.encode(prepared)
         self.n_calls += 1
         with self.changing():  # until all trees have learned the same rows
-            is_one_call = n_threads <= 1 and len(y) * len(self.store) <= _AT_ONCE
+            is_one_call = n_threads <= 1 and len(y) * len(self.store) <= _MOST_AT_ONCE
             if not len(rows) and (is_one_call or len(y) <= FEW):
                 learn(0, len(self.store))
             else:
                 run_threads(lambda t: learn(t, t + 1), range(len(self.store)), n_threads)
         self.n_clipped += prepared.n_clipped
 
-    def whole(self, t: int, answers: np.ndarray, known: np.ndarray) -> np.ndarray:
+    def as_whole_numbers(self, t: int, answers: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Return what tree ``t`` answered, as whole numbers; other trees may be behind."""
         if not self.parameters.gives_label_variance:
             return whole_shares(answers[:, : self.n_outputs])

@@ -177,7 +177,7 @@ class Predictor:
             Second moments are those of the label at the row, not of the predictions; of a forest
             that ``gives_label_variance``, at the default lifetime only.
         """
-        self.store.check_whole()
+        self.store.check_not_torn()
         if (onto is not None or labels) and lifetimes is not None:
             raise ParameterError("sums go on, and tell labels, at the default lifetime only")
         distance = distance and self.parameters.has_boxes
@@ -336,7 +336,7 @@ class Predictor:
 
     def frozen_trees(self, n_threads: int = 1) -> list[FrozenTree]:
         """Return the trees frozen at the lifetime that they predict at now; see :meth:`freeze`."""
-        self.store.check_whole()
+        self.store.check_not_torn()
         lifetimes = self.tree_lifetimes()
         rule, ready, _ = self._ready(float(self._lifetimes(None)[-1]))
         output = FrozenOutput(self.policies.loss, rule, lifetimes[:, 0], self.width)
@@ -366,7 +366,7 @@ class Predictor:
         ParameterError
             If no row was learned.
         """
-        self.store.check_whole()
+        self.store.check_not_torn()
         self.check_learned()
         prepared = self.preparation.prepare(X)
         lives = read_only(lifetimes) if lifetimes.ndim == 2 else self._for_each_tree(lifetimes)
@@ -389,7 +389,7 @@ class Predictor:
 
         Where trees do not mix over prunings that is the depth of the cell that predicts.
         """
-        self.store.check_whole()
+        self.store.check_not_torn()
         chosen, trees = self.policies.learning._replace(loss=Depth(1.0)), self.store.trees
         total = np.zeros((len(X), 1, 1))
         if self.store.total_weight == 0.0:

@@ -132,7 +132,7 @@ class TreeStore:
         """Return the nodes in use of tree ``t``."""
         return int(self.trees[t].head_i[nodes.N_NODES])
 
-    def check_whole(self) -> None:
+    def check_not_torn(self) -> None:
         """Refuse trees whose learning was interrupted, each at another row."""
         if self.is_torn:
             raise ParameterError(

@@ -284,5 +284,5 @@ class StreamFollowing(BaseForest):
                 raise AttributeError(
                     f'{type(self).__name__} has age_weights_ once it is fitted with drift="follow"'
                 )
-            forest.store.check_whole()
+            forest.store.check_not_torn()
             return forest.caught_up().age_shares()

@@ -22,7 +22,7 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.threads import Turns
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest import state
-from dmondrian.joint_fit.fit import Rows, exact_of, learn_jointly
+from dmondrian.joint_fit.fit import RowsToLearn, exact_of, learn_jointly
 from dmondrian.joint_fit.lifetime_sums import Averaged
 from dmondrian.joint_fit.ridge import AT_ONCE, Exact
 from dmondrian.prequential.stream_sample import forecast_and_learn
@@ -165,7 +165,7 @@ class Forest(Ensemble):
 
     def _update(
         self,
-        rows: Rows,
+        rows: RowsToLearn,
         n_threads: int,
         alone: Callable[[], AbstractContextManager[None]],
         times: np.ndarray | None = None,
@@ -243,7 +243,7 @@ class Forest(Ensemble):
 
     def _header(self) -> dict[str, Any]:
         """Return the header of a state: all but its trees."""
-        self.store.check_whole()
+        self.store.check_not_torn()
         scalars = [
             {
                 "number": int(number),
@@ -428,7 +428,7 @@ def stored_fields(
 def _learn(
     ensemble: Ensemble,
     calibration: FittedCalibration | None,
-    rows: Rows,
+    rows: RowsToLearn,
     n_threads: int,
 ) -> FittedCalibration | None:
     """Let an ensemble learn rows X, y, w; return the calibration after them, if there is one."""

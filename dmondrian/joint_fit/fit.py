@@ -19,7 +19,7 @@ from dmondrian.joint_fit.ridge import Exact
 from dmondrian.stats.cell_values import BATCH_WEIGHT, MARK, RESIDUAL, VALUE, WEIGHT
 from dmondrian.tree import nodes
 
-Rows = tuple[np.ndarray | PreparedRows, np.ndarray, np.ndarray | None]  # X, y, w
+RowsToLearn = tuple[np.ndarray | PreparedRows, np.ndarray, np.ndarray | None]  # X, y, w
 
 
 def exact_of(ensemble: Ensemble) -> Exact | None:
@@ -30,7 +30,7 @@ def exact_of(ensemble: Ensemble) -> Exact | None:
 
 
 def learn_jointly(
-    ensemble: Ensemble, exact: Exact | None, rows: Rows, n_threads: int
+    ensemble: Ensemble, exact: Exact | None, rows: RowsToLearn, n_threads: int
 ) -> Exact | None:
     """Learn rows in order; return the exact fit of all rows, as long as there is one.
 

@@ -194,7 +194,9 @@ class _Collector:
     def take(self, t: int, answers: np.ndarray, known: np.ndarray) -> None:
         """Store the answers of a tree, from any thread."""
         at = self._found[self._mine] - self._rows[0]
-        sampled = self._ensemble.whole(t, answers[at], known[at]) if self._samples else None
+        sampled = (
+            self._ensemble.as_whole_numbers(t, answers[at], known[at]) if self._samples else None
+        )
         if self._is_whole:
             whole = whole_shares(answers[:, : self._k], self._one)
         else:

@@ -22,9 +22,9 @@ from dmondrian.ensemble.sums.prediction_sums import Sums
 from dmondrian.prequential.progressive_validation_kernels import write_losses
 from dmondrian.tree.box_encoding import read_only
 
-Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # X float32 [n, d], y and w float64 [n]
+RowArrays = tuple[np.ndarray, np.ndarray, np.ndarray]  # X float32 [n, d], y and w float64 [n]
 
-Given = tuple[np.ndarray | Arranged, np.ndarray, np.ndarray]  # the same, or X not yet scaled
+TrialRows = tuple[np.ndarray | Arranged, np.ndarray, np.ndarray]  # X may be encoded, not scaled
 
 _CHUNKS = 16  # of the rows that are predicted, by default
 
@@ -58,7 +58,7 @@ class Trial:
         self,
         parameters: ForestParameters,
         numbers: Sequence[int],
-        rows: Given,
+        rows: TrialRows,
         start: int,
         n_threads: int = 1,
         n_chunks: int = _CHUNKS,
@@ -101,7 +101,7 @@ class Trial:
 def late_loss(
     parameters: ForestParameters,
     numbers: Sequence[int],
-    rows: Given,
+    rows: TrialRows,
     n_threads: int = 1,
     n_chunks: int = _CHUNKS,
 ) -> float:

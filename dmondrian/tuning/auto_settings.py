@@ -27,7 +27,7 @@ from dmondrian.ensemble.rows.unit_cube import scale_columns
 from dmondrian.ensemble.settings.feature_units import units_of
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError
-from dmondrian.prequential.progressive_validation import Rows, late_loss
+from dmondrian.prequential.progressive_validation import RowArrays, late_loss
 from dmondrian.tree.box_encoding import read_only
 from dmondrian.tree.quantization import round_rows
 from dmondrian.tuning.feature_scales import learn_scales
@@ -53,7 +53,7 @@ START_ALPHA = 0.5  # pseudo-count before the first choice, times 1 / K
 # trees free openings than the probes' ten. For two classes the last one is the paper's own
 # setting, alpha = 1/2 and charged (tables in benchmarks/reports/ablation.md).
 CANDIDATES = ((0.04, False), (0.2, False), (0.5, False), (0.2, True), (1.0, True))
-_MIDDLING = 1  # the candidate that scales are learned with
+_MIDDLE_CANDIDATE = 1  # the candidate that scales are learned with
 # Trees of a probe: 10, fewer where features and classes together pass 400.
 _MOST_TREES, _LEAST_TREES, _WIDTH = 10, 2, 4000
 _STORED = {"X": "<f4", "y": "<f8", "w": "<f8"}
@@ -62,7 +62,7 @@ _STORED = {"X": "<f4", "y": "<f8", "w": "<f8"}
 def choose(
     parameters: ForestParameters,
     auto: Iterable[str],
-    rows: Rows,
+    rows: RowArrays,
     n_threads: int = 1,
     warmup_rows: int = LAST,
 ) -> ForestParameters:
@@ -94,7 +94,7 @@ def choose(
     has_units = "feature_units" in auto and n >= min(UNIT_ROWS, warmup_rows)
     if "feature_scales" in auto:
         X = _rounded(first[0]) if has_units else first[0]  # as later rows will be
-        middling = candidates[_MIDDLING % len(candidates)]
+        middling = candidates[_MIDDLE_CANDIDATE % len(candidates)]
         scales = learn_scales(middling, (X, *first[1:]), n_threads, n == warmup_rows)
         candidates = [dataclasses.replace(c, feature_scales=scales) for c in candidates]
     best = candidates[0]
@@ -136,7 +136,7 @@ def stages_of(warmup_rows: int) -> list[int]:
     return [*itertools.takewhile(lambda n: n < warmup_rows, doubled), warmup_rows]
 
 
-def merge_equal(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> Rows:
+def merge_equal(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> RowArrays:
     """Return rows with every run of equal (x, y) as one row of the summed weight."""
     if not len(X):
         return X, y, w
@@ -174,7 +174,7 @@ def _candidates(parameters: ForestParameters, auto: Sequence[str]) -> list[Fores
     ]
 
 
-class _Log:
+class _RowLog:
     """Rows in the order in which they came; those that are in it never change.
 
     So what is known of the first ``n`` of them can share it with what is known of more.
@@ -185,20 +185,20 @@ class _Log:
         self.w = np.empty(capacity)
         self.n = 0
 
-    def rows(self, n: int) -> Rows:
+    def rows(self, n: int) -> RowArrays:
         """Return the first ``n`` rows, read-only views."""
         return read_only(self.X[:n]), read_only(self.y[:n]), read_only(self.w[:n])
 
     def after(
         self, n: int, X: np.ndarray, y: np.ndarray | float, w: np.ndarray | float, most: int
-    ) -> _Log:
+    ) -> _RowLog:
         """Return the log of the first ``n`` rows and of these; the same, if it ends there.
 
         ``most`` are the rows that may come in all, the largest capacity.
         """
         log, end = self, n + len(X)
         if self.n != n or end > len(self.y):
-            log = _Log(self.X.shape[1], max(end, min(max(2 * n, _LEAST_LOG), most)))
+            log = _RowLog(self.X.shape[1], max(end, min(max(2 * n, _LEAST_LOG), most)))
             log.X[:n], log.y[:n], log.w[:n] = self.rows(n)
         log.X[n:end], log.y[n:end], log.w[n:end] = X, y, w
         log.n = end
@@ -217,7 +217,7 @@ class Warmup:
     n_rows: int  # kept
     n_distinct: int  # rows kept that differ from the one before
     _stages: list[int]  # distinct rows after which they are chosen
-    _log: _Log
+    _log: _RowLog
 
     @classmethod
     def without_rows(cls, auto: Iterable[str], n_features: int, warmup_rows: int = LAST) -> Warmup:
@@ -233,7 +233,7 @@ class Warmup:
         """
         settings = tuple(sorted(auto))
         last = rows_for(settings, warmup_rows)
-        return cls(settings, last, 0, 0, stages_of(last), _Log(n_features))
+        return cls(settings, last, 0, 0, stages_of(last), _RowLog(n_features))
 
     @property
     def is_done(self) -> bool:
@@ -251,7 +251,7 @@ class Warmup:
         return _REPEATS * self.warmup_rows
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> RowArrays:
         """The rows kept: X, y, w, views that never change."""
         return self._log.rows(self.n_rows)
 

@@ -54,7 +54,7 @@ from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.prediction_sums import Sums
 from dmondrian.ensemble.threads import run_threads
-from dmondrian.prequential.progressive_validation import Given, Rows, Trial, late_loss
+from dmondrian.prequential.progressive_validation import RowArrays, Trial, TrialRows, late_loss
 from dmondrian.tuning.scale_slopes import scores
 
 _ROUNDS = 10
@@ -102,7 +102,7 @@ class _Judged(NamedTuple):
         return math.fsum(self.losses)
 
 
-def _judged(log_scales: np.ndarray, trial: Trial, rows: Given) -> _Judged:
+def _judged(log_scales: np.ndarray, trial: Trial, rows: TrialRows) -> _Judged:
     """Return scales, and what the forest of a trial lost with them."""
     scales = trial.parameters.feature_scales
     assert scales is not None
@@ -110,7 +110,7 @@ def _judged(log_scales: np.ndarray, trial: Trial, rows: Given) -> _Judged:
 
 
 def _judge(
-    parameters: ForestParameters, log_scales: np.ndarray, rows: Given, n_threads: int
+    parameters: ForestParameters, log_scales: np.ndarray, rows: TrialRows, n_threads: int
 ) -> _Judged:
     """Return scales, and what a small forest loses with them."""
     scaled, half = _scaled(parameters, log_scales), len(rows[1]) // 2
@@ -133,7 +133,7 @@ class _ScoringTrial(Trial):
         As :func:`dmondrian.tuning.scale_slopes.scores` returns, of all rows that were forecast.
     """
 
-    def __init__(self, parameters: ForestParameters, rows: Given, n_threads: int) -> None:
+    def __init__(self, parameters: ForestParameters, rows: TrialRows, n_threads: int) -> None:
         self.scores = np.zeros((2, parameters.n_features))
         trees, half = range(_n_trees(parameters)), len(rows[1]) // 2
         super().__init__(parameters, trees, rows, half, n_threads, _CHUNKS)
@@ -158,7 +158,7 @@ class _ScoringTrial(Trial):
 
 
 def learn_scales(
-    parameters: ForestParameters, rows: Rows, n_threads: int = 1, is_last: bool = True
+    parameters: ForestParameters, rows: RowArrays, n_threads: int = 1, is_last: bool = True
 ) -> tuple[float, ...] | None:
     """Return one scale per feature, powers of two up to 1, or None where no scale helps.
 
@@ -221,7 +221,7 @@ def _in_units(y: np.ndarray, n_classes: int) -> np.ndarray:
 
 
 def _by_score(
-    parameters: ForestParameters, varies: np.ndarray, rows: Given, steps: _Steps, n_threads: int
+    parameters: ForestParameters, varies: np.ndarray, rows: TrialRows, steps: _Steps, n_threads: int
 ) -> tuple[_Judged, _Judged]:
     """Return scales of one, and those that steps along the score found."""
     log_scales, step, since = np.zeros(len(varies)), np.zeros(len(varies)), 0
@@ -247,7 +247,7 @@ def _by_evolution(
     varies: np.ndarray,
     is_small: np.ndarray,
     least: np.ndarray,
-    rows: Given,
+    rows: TrialRows,
     n_threads: int,
 ) -> _Judged:
     """Return better scales, found from random steps; or ``best``."""
@@ -269,7 +269,7 @@ def _by_evolution(
 
 
 def _idle(
-    parameters: ForestParameters, varies: np.ndarray, rows: Rows, n_threads: int
+    parameters: ForestParameters, varies: np.ndarray, rows: RowArrays, n_threads: int
 ) -> np.ndarray:
     """Return which features forecast no better alone than none does, bool [d].
 
@@ -282,7 +282,7 @@ def _idle(
 
 
 def _losses_alone(
-    parameters: ForestParameters, varies: np.ndarray, rows: Rows, n_threads: int
+    parameters: ForestParameters, varies: np.ndarray, rows: RowArrays, n_threads: int
 ) -> np.ndarray:
     """Return what small forests lose of each feature that varies alone, then of none, [d + 1].
 
@@ -351,7 +351,7 @@ def _standard_error(values: np.ndarray) -> float:
 
 
 def _try(
-    parameters: ForestParameters, steps: np.ndarray, rows: Given, n_threads: int
+    parameters: ForestParameters, steps: np.ndarray, rows: TrialRows, n_threads: int
 ) -> np.ndarray:
     """Return the loss of two small forests at each of the steps, relative to the largest."""
     losses = np.empty(len(steps))

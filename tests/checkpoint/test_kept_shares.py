@@ -53,9 +53,9 @@ def test_a_piece_is_read_as_it_was_written() -> None:
     found = decode(encode(Piece(33, shares(20), ages)))
     assert (found.start, found.stop) == (33, 53)
     assert_same(found.shares, shares(20))
-    assert sorted(found.ages) == [40, 48]
+    assert sorted(found.exponents) == [40, 48]
     for rows, own in ages.items():
-        np.testing.assert_array_equal(found.ages[rows], own)
+        np.testing.assert_array_equal(found.exponents[rows], own)
 
 
 CUTS = st.lists(st.integers(1, 60), max_size=4)
@@ -97,7 +97,7 @@ def test_any_cuts_and_attempts_that_went_back_are_read_in_any_cuts(
         start, stop = asked[0], max(asked[1], asked[0] + 1)
         for found in kept.of(start, stop - start):
             assert_same(found, some(whole, slice(start, stop)))
-        assert kept.ages_at(stop).tolist() == [[float(stop)] * 3] * 4
+        assert kept.exponents_at(stop).tolist() == [[float(stop)] * 3] * 4
 
 
 def test_pieces_of_many_looks_are_joined_and_who_is_killed_leaves_them(
@@ -121,7 +121,7 @@ def test_pieces_of_many_looks_are_joined_and_who_is_killed_leaves_them(
     kept.check()
     assert kept.n_rows == 120
     assert_same(kept.of(0, 120)[0], whole)
-    assert [kept.ages_at(row)[0, 0] for row in range(1, 121)] == [float(i) for i in range(1, 121)]
+    assert [kept.exponents_at(row)[0, 0] for row in range(1, 121)] == [float(i) for i in range(1, 121)]
     damaged = names_of(run)[-1]
     run.store.put(damaged, b"damaged")
     for look in range(60, 66):
@@ -146,8 +146,8 @@ def test_rows_that_are_not_there_are_named(tmp_path: Path) -> None:
     assert_same(kept.of(8, 3)[0], some(shares(5), slice(1, 4)))
     with pytest.raises(CheckpointError, match="of row 12"):
         kept.of(8, 6)
-    with pytest.raises(CorruptError, match="lacks the ages"):
-        kept.ages_at(9)
+    with pytest.raises(CorruptError, match="lacks the weights"):
+        kept.exponents_at(9)
     data = run.store.get(names_of(run)[0])
     run.store.put("shares/000000000000000-000000000000009", data)
     with pytest.raises(CorruptError, match="other rows than its name"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dmondrian.checkpoint import Lease, Run, lease
-from dmondrian.checkpoint.parts import part_url, pieces
+from dmondrian.checkpoint.parts import model_parts, part_url
 from dmondrian.checkpoint.pruning import prune, prune_while_training
 from dmondrian.errors import CorruptError, FencedError, ParameterError
 from tests.checkpoint.run_folders import ASKED, blob_of, commit, file_of
@@ -89,7 +89,7 @@ def test_a_part_that_lags_behind_keeps_what_the_model_needs(run: Run) -> None:
     commit(part, 25, 20)
     reported = prune(run, keep=1)
     assert [one.kept for one in reported] == [[20, 30], [10, 20, 25]]
-    assert [manifest.position for _, manifest in pieces(run)] == [20, 20]
+    assert [manifest.position for _, manifest in model_parts(run)] == [20, 20]
 
 
 def test_parts_keep_the_positions_they_share_with_the_run(run: Run) -> None:

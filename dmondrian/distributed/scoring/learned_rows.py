@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from dmondrian.checkpoint import Run
-from dmondrian.checkpoint.parts import pieces
+from dmondrian.checkpoint.parts import model_parts
 from dmondrian.data import Block, Plan, stored_plan
 from dmondrian.errors import CheckpointError, StoreError
 
@@ -29,7 +29,7 @@ def count_learned(model_url: str, blocks: Iterable[Block]) -> int:
     if run.run_json.get("plan") is None:
         return 0
     try:
-        plan, manifest = stored_plan(run.stream), pieces(run)[0][1]
+        plan, manifest = stored_plan(run.stream), model_parts(run)[0][1]
     except (CheckpointError, StoreError):
         return 0
     rows = None if manifest.forest is None else manifest.forest.rows

@@ -38,7 +38,7 @@ _WAVE = 16  # parts per pipeline slot between two polls of the workers' limits
 
 
 @dataclass(frozen=True)
-class Stored:
+class BlobMemory:
     """A blob and its memory needs."""
 
     blob: Blob
@@ -98,7 +98,7 @@ def parse_limit(limit: str | int | None) -> int | None:
     return int(n_bytes)
 
 
-def stored(blob: Blob, sizes: Sequence[int]) -> Stored:
+def memory_of(blob: Blob, sizes: Sequence[int]) -> BlobMemory:
     """Return the memory needs of a blob, from the bytes of its trees' nodes.
 
     Loading needs its bytes, its decoded columns, the trees and the memory to check one tree, at
@@ -107,7 +107,7 @@ def stored(blob: Blob, sizes: Sequence[int]) -> Stored:
     """
     held = 3 * sum(sizes) // 2 + TREE_BYTES * len(sizes)
     twice = 0 if blob.base is None else sum(sizes) // 2
-    return Stored(blob, held, blob.all_bytes + sum(sizes) + twice + max(sizes, default=0))
+    return BlobMemory(blob, held, blob.all_bytes + sum(sizes) + twice + max(sizes, default=0))
 
 
 def row_needs(
@@ -137,13 +137,13 @@ def row_needs(
 
 
 def place_trees(
-    trees: Sequence[Stored], needs: Needs, threads: Mapping[str, int], limit: int | None
+    trees: Sequence[BlobMemory], needs: Needs, threads: Mapping[str, int], limit: int | None
 ) -> TreePlacement:
     """Return a placement of trees on workers.
 
     Parameters
     ----------
-    trees : sequence of Stored
+    trees : sequence of BlobMemory
         The model, in the order of the trees' numbers.
     needs : Needs
     threads : mapping
@@ -182,12 +182,12 @@ def place_trees(
     return TreePlacement(passes, capacity, window, min(slots - 2 * window, _WAVE * window))
 
 
-def _group(trees: Sequence[Stored]) -> Group:
+def _group(trees: Sequence[BlobMemory]) -> Group:
     held = sum(one.held for one in trees)
     return Group(tuple(one.blob for one in trees), held + max(one.loading for one in trees))
 
 
-def _cut(trees: Sequence[Stored], cap: int, n_workers: int) -> list[Group]:
+def _cut(trees: Sequence[BlobMemory], cap: int, n_workers: int) -> list[Group]:
     """Cut the trees into even, consecutive groups below `cap`, a multiple of `n_workers`."""
     wanted = len(_packed(trees, cap))
     wanted = -(-wanted // n_workers) * n_workers
@@ -201,8 +201,8 @@ def _cut(trees: Sequence[Stored], cap: int, n_workers: int) -> list[Group]:
     return [_group(packed) for packed in _packed(trees, high)]
 
 
-def _packed(trees: Sequence[Stored], cap: int) -> list[list[Stored]]:
-    groups: list[list[Stored]] = [[]]
+def _packed(trees: Sequence[BlobMemory], cap: int) -> list[list[BlobMemory]]:
+    groups: list[list[BlobMemory]] = [[]]
     held = loading = 0  # of the last group; see `_group`
     for one in trees:
         held, loading = held + one.held, max(loading, one.loading)

@@ -18,7 +18,7 @@ from dmondrian.checkpoint.stream import MAX_PLAN_BYTES
 from dmondrian.data import Plan, Schema
 from dmondrian.data.score_columns import has_label_std
 from dmondrian.data.single_flight_cache import SingleFlightCache
-from dmondrian.distributed.scoring.memory_plan import Stored, stored
+from dmondrian.distributed.scoring.memory_plan import BlobMemory, memory_of
 from dmondrian.drift.guard import Guard, guard_of, share_width
 from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -36,7 +36,7 @@ _KEPT = 2  # plans per process: the current and the previous one
 class Model:
     """The stored trees of a model, and how its rows are encoded."""
 
-    trees: tuple[Stored, ...]  # in the order of their numbers
+    trees: tuple[BlobMemory, ...]  # in the order of their numbers
     n_outputs: int  # width of a prediction
     has_label_std: bool  # whether variances are of the label, not between trees
     schema: Schema
@@ -94,7 +94,7 @@ def open_model(url: str) -> Model:
             f"the shards of {url} do not belong together: they have other parameters, or trees "
             f"that overlap; use an earlier checkpoint"
         )
-    trees = tuple(stored(blob, one.sizes) for blob, one in zip(blobs, contents, strict=True))
+    trees = tuple(memory_of(blob, one.sizes) for blob, one in zip(blobs, contents, strict=True))
     parameters = ForestParameters.from_json(first)
     content = {
         "schema": about["schema"],

@@ -22,7 +22,7 @@ from dmondrian.data import Plan, read_block, read_chunk
 from dmondrian.drift.scaled_trees import never_grown
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CheckpointError
-from dmondrian.prequential.progressive_validation import Rows
+from dmondrian.prequential.progressive_validation import RowArrays
 from dmondrian.tuning.auto_settings import LAST, Warmup, choose, rows_for
 
 _log = logging.getLogger("dmondrian")
@@ -106,7 +106,7 @@ def summary_of(
     return ", ".join(parts)
 
 
-def first_rows(plan: Plan, warmup_rows: int = LAST) -> Rows:
+def first_rows(plan: Plan, warmup_rows: int = LAST) -> RowArrays:
     """Return the rows to choose settings from, one more than the choice needs: X, y, w.
 
     These are the first rows of the stream. Shuffles of earlier versions permute row groups and the
@@ -130,8 +130,8 @@ def _is_interleaved(plan: Plan) -> bool:
     return plan.shuffle and not plan.bands
 
 
-def _interleaved_rows(plan: Plan, warmup_rows: int) -> Rows:
-    shares: list[Rows] = []
+def _interleaved_rows(plan: Plan, warmup_rows: int) -> RowArrays:
+    shares: list[RowArrays] = []
     for block in plan.blocks:
         read = read_block(plan, block)
         assert read.y is not None  # a plan to learn from has a target

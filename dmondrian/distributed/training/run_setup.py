@@ -1,8 +1,8 @@
-"""Setup of run folders: the job and its stream are stored, and never change.
+"""Setup of run folders: stores a job and its stream, or opens the run of the same job.
 
 Relies on the plan and on create-only objects. Promises that a folder of another job is refused
-before anything runs, that an existing run keeps its seed and settings, and that its stream is only
-ever extended at the end.
+before anything is learned, that an existing run keeps its seed and settings, and that its stream is
+only ever extended at the end.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def prepare_run(
     is_asked_to_end : callable
         Called while these are written.
     is_own : bool
-        Whether this package wrote the files of `data`, as it does those with lags, and deletes them
-        when they are learned: that they are gone is no news.
+        Whether this package wrote the files of `data`, and deletes them when they are learned, as
+        it does those with lags: no note is made of files that are gone.
 
     Returns
     -------
@@ -111,26 +111,13 @@ def prepare_run(
         The folder cannot be written.
     """
     from sklearn.base import is_classifier  # not imported by workers
-    from sklearn.utils import get_tags
 
     check_writable(url)  # to plan, and to choose settings, may take long
-    kind = get_tags(estimator).estimator_type
-    if kind not in ("classifier", "regressor", "density_estimator"):
-        raise ParameterError(
-            f"{type(estimator).__name__} has no target, and runs are of rows with one: fit it on "
-            "arrays"
-        )
-    if kind == "density_estimator":
-        if target is not None:
-            raise ParameterError(
-                f"target is {target!r}, but {type(estimator).__name__} learns all columns alike: "
-                f"leave it out, and exclude the column if it is not to be learned"
-            )
-        run_options = {**run_options, "progressive": False}  # no label is forecast
-    elif not isinstance(target, str):
-        raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
+    _check_target(estimator, target)
     estimator._check_time(plan_options.get("time"))
     run_options = dict(run_options)
+    if target is None:
+        run_options["progressive"] = False  # no label is forecast
     row_parts = check_row_parts(estimator, run_options.pop("row_parts", None))
     if row_parts is not None:
         run_options["progressive"] = False
@@ -182,25 +169,54 @@ def prepare_run(
     except CheckpointError as error:
         if stored is None or type(error) is not CheckpointError:  # damaged, say
             raise
-        run_there, n_trees = Run.open(url), about["n_estimators"]
-        there = run_there.run_json
-        lines = job_differences(there, about, stored, began)
-        text = str(error)
-        if lines:
-            text = (
-                f"The folder {url} belongs to another job. In the words of a job file it differs "
-                "in:" + "".join(f"\n  {line}" for line in lines) + "\nChoose another folder, or "
-                "take the settings back to go on with that run."
-            )
-        in_all = sum(int(one.run_json["n_estimators"]) for one in (run_there, *parts_of(run_there)))
-        if n_trees <= in_all and in_all > there["n_estimators"]:
-            text += (
-                f" `dmondrian grow` made it a run of {in_all} trees; its job file goes on with "
-                f"n_estimators = {there['n_estimators']}."
-            )
-        elif n_trees > there["n_estimators"]:
-            text += f" To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
-        raise CheckpointError(text) from None
+        text = _other_job_in_words(url, about, stored, began) or str(error)
+        raise CheckpointError(text + _trees_in_words(url, about["n_estimators"])) from None
+
+
+def _check_target(estimator: Any, target: Any) -> None:
+    """Refuse estimators that learn no stream of rows, and targets that do not go with them."""
+    from sklearn.utils import get_tags  # not imported by workers
+
+    kind = get_tags(estimator).estimator_type
+    if kind not in ("classifier", "regressor", "density_estimator"):
+        raise ParameterError(
+            f"{type(estimator).__name__} has no target, and runs are of rows with one: fit it on "
+            "arrays"
+        )
+    if kind == "density_estimator" and target is not None:
+        raise ParameterError(
+            f"target is {target!r}, but {type(estimator).__name__} learns all columns alike: "
+            f"leave it out, and exclude the column if it is not to be learned"
+        )
+    if kind != "density_estimator" and not isinstance(target, str):
+        raise ParameterError(f"target is {target!r}; expected the name of the column to learn")
+
+
+def _other_job_in_words(url: str, about: dict[str, Any], stored: Plan, plan: Plan) -> str:
+    """Return how a job differs from that of the run in a folder; "" if a job file has no words."""
+    lines = job_differences(Run.open(url).run_json, about, stored, plan)
+    if not lines:
+        return ""
+    return (
+        f"The folder {url} belongs to another job. In the words of a job file it differs in:"
+        + "".join(f"\n  {line}" for line in lines)
+        + "\nChoose another folder, or take the settings back to go on with that run."
+    )
+
+
+def _trees_in_words(url: str, n_trees: int) -> str:
+    """Return how a job of ``n_trees`` goes on with the run in a folder that has other trees."""
+    run = Run.open(url)
+    n_first = run.run_json["n_estimators"]
+    n_now = sum(int(one.run_json["n_estimators"]) for one in (run, *parts_of(run)))
+    if n_trees <= n_now and n_now > n_first:
+        return (
+            f" `dmondrian grow` made it a run of {n_now} trees; its job file goes on with "
+            f"n_estimators = {n_first}."
+        )
+    if n_trees > n_first:
+        return f" To add trees to that run: `dmondrian grow {url} --n-estimators {n_trees}`."
+    return ""
 
 
 def weighted(plan: Plan, estimator: Any) -> Plan:

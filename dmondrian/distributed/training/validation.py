@@ -34,7 +34,7 @@ from dmondrian.checkpoint.held_out import (
     read_record,
     write_record,
 )
-from dmondrian.checkpoint.parts import is_whole, parts_of, pieces
+from dmondrian.checkpoint.parts import is_whole, model_parts, parts_of
 from dmondrian.data import Plan, make_scoring_plan, read_blocks
 from dmondrian.data.chunks import join
 from dmondrian.data.paths import check_paths
@@ -194,7 +194,7 @@ class Validation:
     def catch_up(self, connect: Callable[[], Client], events: Events) -> None:
         """Evaluate the newest checkpoint, unless it was."""
         try:
-            position = pieces(self._run)[0][1].position
+            position = model_parts(self._run)[0][1].position
         except CheckpointError:
             return
         if position in self._failed or self.record.has(position, self._n_trees()):

@@ -11,8 +11,8 @@ from dmondrian.checkpoint import Blob
 from dmondrian.data import Block
 from dmondrian.distributed.scoring import memory_plan
 from dmondrian.distributed.scoring.memory_plan import (
+    BlobMemory,
     Needs,
-    Stored,
     TreePlacement,
     parse_limit,
     place_trees,
@@ -24,10 +24,10 @@ MB = 1 << 20
 NEEDS = Needs(task=20 * MB, sums=2 * MB)
 
 
-def model(*held: int) -> list[Stored]:
+def model(*held: int) -> list[BlobMemory]:
     """Shards of so many megabytes, which need half as much more while they are loaded."""
     blobs = [Blob("memory://run", i, i, i + 1, f"{i:064x}", 1) for i in range(len(held))]
-    return [Stored(blob, n * MB, n * MB // 2) for blob, n in zip(blobs, held, strict=True)]
+    return [BlobMemory(blob, n * MB, n * MB // 2) for blob, n in zip(blobs, held, strict=True)]
 
 
 def limit_with(free: int) -> int:
