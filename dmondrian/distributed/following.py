@@ -1,4 +1,4 @@
-"""Following of data: what comes is learned soon after, for as long as one likes.
+"""Following of data: files and rows are learned soon after they come, until the call is ended.
 
 Files that come without labels are scored by the newest checkpoint, and the model is exported; rows
 are joined with labels that come later, and learned then.
@@ -6,8 +6,8 @@ are joined with labels that come later, and learned then.
 Relies on the continuation of runs (:mod:`dmondrian.distributed.training.train`), of which each look
 at the data that finds something new is one; on arrivals for files that are whole; and on
 :mod:`dmondrian.distributed.scoring.score_arrivals` for scores. Promises that
-whatever ends the process, the next one goes on with each row learned once; that it ends in order
-when asked to; and that what stays in memory of a look is what the stream has of its files.
+whatever ends the process, the next one goes on, and each row is learned once; that it ends at a
+checkpoint when asked to; and that of a look only what the stream has of its files stays in memory.
 """
 
 from __future__ import annotations

@@ -121,7 +121,9 @@ def test_pieces_of_many_looks_are_joined_and_who_is_killed_leaves_them(
     kept.check()
     assert kept.n_rows == 120
     assert_same(kept.of(0, 120)[0], whole)
-    assert [kept.exponents_at(row)[0, 0] for row in range(1, 121)] == [float(i) for i in range(1, 121)]
+    assert [kept.exponents_at(row)[0, 0] for row in range(1, 121)] == [
+        float(i) for i in range(1, 121)
+    ]
     damaged = names_of(run)[-1]
     run.store.put(damaged, b"damaged")
     for look in range(60, 66):

@@ -1,7 +1,7 @@
 """Evaluation: metrics of a model on a data set with its target.
 
-Relies on blocks being scored independently. Promises metrics that do not depend on the workers:
-blocks are added in the order of the input.
+Relies on blocks that are scored independently of each other. Promises metrics that do not depend on
+the workers: blocks are added in the order of the input.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from dmondrian.uncertainty.temperature_scaling import (
 _log = logging.getLogger("dmondrian")
 
 Measured = list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
+"""Forecasts [n, K], targets [n] and weights [n] of each block."""
 
 
 @dataclass(frozen=True)
-class Part:
+class EvaluatePart:
     """Consecutive blocks that are evaluated by one task."""
 
-    plan: (
-        Plan  # of these blocks alone, sent with the task: there is no shared folder to read it from
-    )
+    # Of these blocks alone, sent with the task: there is no shared folder to read it from.
+    plan: Plan
     calibration: FittedCalibration | None
     parameters: ForestParameters
     guard: Guard | None = None
@@ -228,7 +228,7 @@ def measure(
         As `evaluate`.
     """
     parts = [
-        Part(
+        EvaluatePart(
             Plan(plan.schema, plan.blocks[part.first : part.last]),
             model.calibration,
             model.parameters,
@@ -240,15 +240,15 @@ def measure(
     # A result is copied once when it is sent, and has target and weight. For a generalised forest
     # it has one forecast more than sums: the other class, or the point forecast beside quantiles;
     # for a calibrated regressor the standard deviation.
-    its = model.parameters
+    parameters = model.parameters
     has_std = calibrates_std(model.calibration)
-    has_std = has_std or (model.guard is not None and its.gives_label_variance)
-    has_more = its.minimises_loss or its.learns_jointly or has_std
+    has_std = has_std or (model.guard is not None and parameters.gives_label_variance)
+    has_more = parameters.minimises_loss or parameters.learns_jointly or has_std
     widths = {"sums": k + int(calibrates_std(model.calibration)), "result": k + 2 + int(has_more)}
     needs = row_needs((p.plan.blocks for p in parts), width, len(plan.schema.columns) + 2, widths)
     total: Likelihood | HeldOut = Likelihood()
     if model.n_draws is None:
-        total = HeldOut(model.schema.task, its.levels, has_std)
+        total = HeldOut(model.schema.task, parameters.levels, has_std)
 
     def add(measured: Measured) -> None:
         for mean, y, weight in measured:

@@ -32,7 +32,7 @@ VALUE_BYTES = 16
 """Allowance for a value of a column: a number, or a short string with its offset."""
 
 TOGETHER = 2**23
-"""Encoded values up to which small blocks are predicted together: 32 MiB."""
+"""Most encoded values of small blocks that are predicted together: 32 MiB."""
 
 _WAVE = 16  # parts per pipeline slot between two polls of the workers' limits
 
@@ -43,7 +43,7 @@ class BlobMemory:
 
     blob: Blob
     held: int  # bytes of its trees
-    loading: int  # bytes needed in addition while it is loaded
+    loading: int  # bytes needed beside these while it is loaded
 
 
 @dataclass(frozen=True)

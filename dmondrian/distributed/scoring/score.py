@@ -73,7 +73,7 @@ _IN_MEMORY = (
 
 
 @dataclass(frozen=True)
-class Part:
+class ScorePart:
     """One output file to write."""
 
     out: str  # URL of the output folder
@@ -262,7 +262,7 @@ def _score(
     request = claim(store, about, plan)
     classes = None if model.schema.classes is None else tuple(model.schema.classes)
     parts = [
-        Part(store.url, request, plan.digest, part_name(one.index), one.first, one.last, keep,
+        ScorePart(store.url, request, plan.digest, part_name(one.index), one.first, one.last, keep,
              classes, columns, model.calibration, model.parameters, model.guard)
         for one in join(plan.blocks, max_rows=FILE_ROWS, max_blocks=None)
     ]  # fmt: skip
@@ -296,7 +296,7 @@ def _warn_mended(names: Sequence[str], url: str) -> None:
         )
 
 
-def _needs(model: Model, plan: Plan, parts: Sequence[Part]) -> Needs:
+def _needs(model: Model, plan: Plan, parts: Sequence[ScorePart]) -> Needs:
     k, columns = model.sum_width, len(plan.schema.columns) + len(parts[0].keep)
     columns = len(parts[0].details)
     return row_needs(
@@ -323,7 +323,7 @@ def _details(model: Model) -> tuple[str, ...]:
 
 
 def _write_parts(
-    pipeline: TreePipeline, parts: list[Part], n_rows: int, reporter: ProgressReporter
+    pipeline: TreePipeline, parts: list[ScorePart], n_rows: int, reporter: ProgressReporter
 ) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     speed_meter = Speed()

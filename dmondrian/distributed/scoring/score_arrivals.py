@@ -122,7 +122,7 @@ class ScoreArrivals:
         on_scored: Callable[[Scored], object] | None,
         learned: Any = (),
     ) -> None:
-        self._out, self._how, self._table = _checked(options, learned)
+        self._out, self._score_options, self._table = _checked(options, learned)
         self._run, self._on_scored = run, on_scored
         self._done = _Done(_finished(self._out))
         # Scored files that the table may lack: a process may be killed before it appends them.
@@ -219,7 +219,7 @@ class ScoreArrivals:
 
         def score_by(position: int) -> dict[str, Any]:
             model = f"{self._run}@{position}"
-            return score(model, uri, out, client=connect(), progress=listen, **self._how)
+            return score(model, uri, out, client=connect(), progress=listen, **self._score_options)
 
         try:
             try:

@@ -1,4 +1,4 @@
-"""Pipeline of groups of trees on different workers, for models that do not fit into one.
+"""Prediction by groups of trees on different workers, for models that do not fit into one.
 
 Floating-point addition is not associative, so predictions are summed in one order everywhere: tree
 by tree, by number, as `Forest.predict_sums` does for a whole forest. If a forest is cut into
@@ -13,9 +13,9 @@ together cannot hold the forest there are several passes: a wave of parts goes t
 one pass, the sums stay in the workers' memory, and the wave goes through the groups of the next.
 
 Relies on `place_trees` for the memory plan, on `TaskPool` for waits and retries, and on Dask for
-moving sums between workers and for computing lost ones again. Promises that a worker holds only
-trees within its planned capacity, wherever Dask runs a task; and that the caller's process reads no
-tree.
+moving sums between workers and for computing lost ones again. Promises that the trees that
+a worker holds stay within its planned capacity, wherever Dask runs a task; and that the caller's
+process reads no tree.
 """
 
 from __future__ import annotations
