@@ -297,13 +297,12 @@ def _warn_mended(names: Sequence[str], url: str) -> None:
 
 
 def _needs(model: Model, plan: Plan, parts: Sequence[ScorePart]) -> Needs:
-    k, columns = model.sum_width, len(plan.schema.columns) + len(parts[0].keep)
-    columns = len(parts[0].details)
+    k, n_kept, n_details = model.sum_width, len(parts[0].keep), len(parts[0].details)
     return row_needs(
         (plan.blocks[part.first : part.last] for part in parts),
         len(plan.schema.feature_names),
-        columns,
-        {"sums": (2 * k + 1) if columns else k, "result": k + 1 + columns + 2 * len(parts[0].keep)},
+        len(plan.schema.columns) + n_kept,
+        {"sums": (2 * k + 1) if n_details else k, "result": k + 1 + n_details + 2 * n_kept},
     )
 
 

@@ -23,6 +23,9 @@ from dmondrian import AMFClassifier, AMFRegressor, MondrianForestRegressor
 from dmondrian.data import make_scoring_plan, read_block
 from dmondrian.distributed import TrainedRun, evaluate, score
 from dmondrian.distributed.cluster.workers import Workers
+from dmondrian.distributed.scoring.memory_plan import VALUE_BYTES
+from dmondrian.distributed.scoring.model_info import open_model
+from dmondrian.distributed.scoring.score import ScorePart, _needs
 from dmondrian.errors import (
     CheckpointError,
     ClusterError,
@@ -68,6 +71,25 @@ def _one_tree(estimator: AMFClassifier, tree: int) -> Any:
     from dmondrian.forest.forest import Forest
 
     return Forest(estimator.forest_.parameters, [tree], trees=[estimator.forest_.trees[tree]])
+
+
+def test_memory_is_planned_for_all_columns_that_are_read(
+    adult: Path, undisturbed: TrainedRun
+) -> None:
+    model = open_model(undisturbed.run_url)
+    plan = make_scoring_plan(adult, model.schema)
+    n_rows = max(block.rows for block in plan.blocks)
+
+    def planned(*keep: str) -> int:
+        parts = [
+            ScorePart("", "", "", "", i, i + 1, keep, None, (), None, model.parameters)
+            for i in range(len(plan.blocks))
+        ]
+        return _needs(model, plan, parts).task
+
+    read = 2 * max(block.group_rows for block in plan.blocks) * VALUE_BYTES
+    assert planned("age") - planned() == read + 3 * n_rows * 8 * 2  # it is also written
+    assert planned() > len(plan.schema.columns) * read
 
 
 def test_regression_scores_have_no_probabilities(
