@@ -84,7 +84,7 @@ SET_BYTES = 2**26
 """Bytes of boosted sets that a worker keeps for its shards that come to the row of birth later."""
 
 MOST_SCALES = 8
-"""Feature scales of scaled trees that a worker keeps, likewise."""
+"""Feature scales of scaled trees that a worker keeps for these shards."""
 
 LEASE = 1800.0
 """Seconds after which an abandoned run's shards are dropped when another run begins."""
