@@ -55,7 +55,7 @@ _COVERING = np.uint64(0xC0FE12A6_5EED1E55)  # parts these trees' draws from thos
 _AT_ONCE = min(32, N_AHEAD)  # rows that are looked for ahead together
 _FEW = 256  # nodes of a tree up to which its rows are not looked for ahead
 _LEAST_VISITS = 50.0  # of splits before credits are believed
-_PRIOR_SHARE, _PRIOR_VISITS = 0.02, 5.0  # what shrinks the credit of columns that split rarely
+_PRIOR_SHARE, _PRIOR_VISITS = 0.02, 5.0  # visits added to all: rare splits count for less
 
 
 class Covering(NamedTuple):
@@ -202,10 +202,13 @@ def make_work(columns: Columns) -> Work:
 
 
 @inline
-def lent(work):
-    """Return the scratch, borrowed for a loop; see :func:`dmondrian._numba.intrinsics.unowned`."""
-    values, its = unowned(work.scaled.values), work.scaled
-    rows = Rows(values, values, unowned(its.steps), unowned(its.bits))
+def unowned_work(work):
+    """Return the scratch borrowed, for one pass of a loop: slices of it are not counted then.
+
+    See :func:`dmondrian._numba.intrinsics.unowned`.
+    """
+    values, scaled = unowned(work.scaled.values), work.scaled
+    rows = Rows(values, values, unowned(scaled.steps), unowned(scaled.bits))
     return Work(unowned(work.lengths), rows, unowned(work.at), unowned(work.noted))
 
 
@@ -213,7 +216,7 @@ def lent(work):
 def look_for(tree, work, i, m, is_small):
     """Return where row ``i`` of ``m`` that are taken at once was found; the first looks for all.
 
-    In a tree that ``is_small`` nobody looks: its nodes are in the nearest cache as it is.
+    A tree that ``is_small`` is not searched ahead: its nodes are in the nearest cache as it is.
     """
     if is_small:
         nowhere: Any = np.int64(-1)
@@ -223,8 +226,8 @@ def look_for(tree, work, i, m, is_small):
 
 
 @inline
-def empty(tree):
-    """Take all nodes out of a tree; their memory stays."""
+def clear_nodes(tree):
+    """Take all nodes out of a tree, and keep their memory."""
     for k in range(N_HEADER_INTS):
         tree.head_i[k] = 0
     tree.head_i[ROOT] = -1
@@ -277,17 +280,19 @@ def write_scales(covering, credits, visits, scales):
     is_known = covering.power > 0 and whole >= _LEAST_VISITS and largest > 0.0
     for j in range(d):
         if is_known:
-            total += powered(credits[j] / (visits[j] + prior) / largest, covering.power)
+            total += rate_to_power(credits[j] / (visits[j] + prior) / largest, covering.power)
     for j in range(d):
         scale = 1.0
         if is_known:
-            share = powered(credits[j] / (visits[j] + prior) / largest, covering.power) / total
+            share = (
+                rate_to_power(credits[j] / (visits[j] + prior) / largest, covering.power) / total
+            )
             scale = covering.floor + (1.0 - covering.floor) * d * share
         scales[j] = np.float32(scale)
 
 
 @inline
-def powered(rate, power):
+def rate_to_power(rate, power):
     """Return ``rate``^``power``, 0 of rates below 0."""
     value = max(rate, 0.0)
     result = value
@@ -313,13 +318,13 @@ def full_place(places, columns, scratch, replaced, m):
 
 @inline
 def give_birth(covering, places, credits, columns, scratch, place, at):
-    """Have a new tree, of scales from credits, born before row ``at``."""
+    """Begin a tree without nodes before row ``at``, with feature scales made of the credits."""
     take_credits(credits)
     level = min(exponent_at(covering, at) - covering.first, covering.n_levels - 1)
     known = credits.levels[level]
     write_scales(covering, known[0], known[1], places.scales[place])
     places.births[place] = at
-    empty(tree_at(places.table, place, columns, scratch))
+    clear_nodes(tree_at(places.table, place, columns, scratch))
 
 
 @kernel
@@ -329,9 +334,9 @@ def learn_rows(
     """Forecast and learn rows from ``start`` on, in all trees of a member.
 
     Writes the forecast by the tree of each octave, just before it learned the row, to ``forecasts``
-    float64 [1 + k, n, K], from 1 on; where there is no such tree what stands in the first, that of
-    a permanent tree. Stops where a tree is full: ``reached`` int64 [2] takes the row, and the
-    place of that tree or -1. Row number ``t`` of the stream is the first.
+    float64 [1 + k, n, K], from 1 on; where there is no such tree, a copy of the first, by a
+    permanent tree. Stops where a tree is full: ``reached`` int64 [2] takes the row, and the place
+    of that tree or -1. Row number ``t`` of the stream is the first.
 
     O(trees (depth K + nodes that leave the row out * d)) for a row. Rows are looked for ahead, some
     at a time, in one tree after the other.
@@ -360,8 +365,8 @@ def learn_rows(
         for s in range(places.births.shape[0]):
             if places.births[s] < 0:
                 continue
-            its = lent(work)
-            tree = tree_at(places.table, s, columns, its.lengths)
+            borrowed = unowned_work(work)
+            tree = tree_at(places.table, s, columns, borrowed.lengths)
             age = at - places.births[s]
             octave = octave_of(age) - covering.first + 1 if age >= step else np.int64(-1)
             growth = Range(covering.pause, False, places.caps[s], np.inf)
@@ -370,10 +375,10 @@ def learn_rows(
             for first in range(start, start + m, _AT_ONCE):
                 n_rows = min(_AT_ONCE, start + m - first)
                 is_small = octave > 0 and tree.head_i[N_NODES] < _FEW
-                scale_rows(X, first, n_rows, places.scales[s], its.scaled.values)
+                scale_rows(X, first, n_rows, places.scales[s], borrowed.scaled.values)
                 for i in range(n_rows):
-                    r, x = first + i, row_of(its.scaled, i)
-                    hint = look_for(tree, its, i, n_rows, is_small)
+                    r, x = first + i, row_of(borrowed.scaled, i)
+                    hint = look_for(tree, borrowed, i, n_rows, is_small)
                     if octave > 0 and tree.head_i[ROOT] >= 0:
                         leaf, depth = forecast_way(
                             policies.loss, tree, x, y[r], covering.power > 0,
@@ -398,8 +403,8 @@ def forecast_rows(covering, loss, columns, places, work, X, t, forecasts):
     """
     n, n_classes = X.shape[0], forecasts.shape[2]
     for k in range(covering.first, covering.last + 1):
-        its = lent(work)
-        none = its.lengths[:0]
+        borrowed = unowned_work(work)
+        none = borrowed.lengths[:0]
         out = forecasts[1 + k - covering.first]
         b = born_in_octave(np.int64(t), np.int64(k))
         if b < 0:
@@ -408,10 +413,10 @@ def forecast_rows(covering, loss, columns, places, work, X, t, forecasts):
                     out[r, c] = forecasts[0, r, c]
             continue
         s = place_at(covering, b)
-        tree = tree_at(places.table, s, columns, its.lengths)
+        tree = tree_at(places.table, s, columns, borrowed.lengths)
         for first in range(0, n, _AT_ONCE):
             n_rows, is_small = min(_AT_ONCE, n - first), tree.head_i[N_NODES] < _FEW
-            scale_rows(X, first, n_rows, places.scales[s], its.scaled.values)
+            scale_rows(X, first, n_rows, places.scales[s], borrowed.scaled.values)
             for i in range(n_rows):
-                x, hint = row_of(its.scaled, i), look_for(tree, its, i, n_rows, is_small)
+                x, hint = row_of(borrowed.scaled, i), look_for(tree, borrowed, i, n_rows, is_small)
                 forecast_way(loss, tree, x, 0.0, False, out[first + i], hint, none, none)

@@ -1,4 +1,4 @@
-"""Linear mixtures of means and variances: exponentiated weights under squared loss, in own units.
+"""Linear mixtures of means and variances: exponentiated weights under scaled squared loss.
 
 Expert e forecasts q_e = sum_g p_eg m_g, m_g the mean that input g forecasts, p_e a distribution.
 The loss (y - q_e)^2 is convex in p_e; after a row p_eg is multiplied by exp(-rate_e s_g), s_g =
@@ -10,16 +10,17 @@ spread anew (Herbster, Warmuth, 1998).
 V is the mean squared error of the mixture over the last rows or so, this one included, each at most
 32 times what V was: labels that are scaled scale forecasts and change no weight, nor do labels that
 are shifted, unless errors are as small as rounding; and no label, however far off, takes more than
-a bounded step. What has no more weight than sharing keeps up is left out of mixtures: an input may
-be far off, and part of that far too much. A row of which all inputs forecast the same, up to 16
-units in the last place, teaches nothing: means are mixed as they are, so that weights move where
-labels differ by more than rounding, however far they are from 0. Means less the first label would
-be rounded less, but otherwise: weights of all forests of now would be others in their last bits.
+a bounded step. Inputs and experts whose weight is hardly more than what sharing gives back are left
+out of mixtures: one may be so far off that a small part of it is far too much. A row of which all
+inputs forecast the same, up to 16 units in the last place, moves no weight: means are mixed as they
+are, so that weights move where labels differ by more than rounding, however far they are from 0.
+Means relative to the first label would be rounded less; but then the last bits of the weights of
+forests that are stored would change.
 
 An input is a law of the label, with mean m_g and variance u_g. The variance of expert e is that of
 the mixture of these laws, sum_g p_eg (u_g + (m_g - q_e)^2), and that of the mixture is of the
 experts' in the same way: the noise within leaves and the spread of trees and experts. As the mean
-of a mixture is better than a draw from it, this is too much; where the kind ``is_scaled``, it is
+of a mixture is better than a draw from it, this is too much; with ``is_scaled`` it is
 multiplied by the mean of (y - mean)^2 over the variance of late, each at most 32.
 
 Rows are taken in their order; exponentials are the library's own.
@@ -44,7 +45,7 @@ from dmondrian.tree.keyed_random import exp
 
 FIRST_SCALE = (0.0, 0.0, 1.0)  # mean squared error, of how many rows, factor of variances
 _PRIOR_ROWS = 8.0  # that a factor of one counts as
-_LEFT_OUT = 2.0  # weights, of those that sharing alone keeps up, that are not mixed
+_LEFT_OUT = 2.0  # times the weight that sharing gives back: those below are not mixed
 _ALIKE = 2.0**-48  # of the size of means, what rounding leaves of equal ones
 _MOST = 32.0  # exponent by which an expert falls behind in a step; error in units of a variance
 
@@ -110,7 +111,7 @@ def write_linear_experts(experts, row, weights):
 
 @inline
 def write_mixture_of_laws(experts, answers, weights, out):
-    """Write mean and variance of the mixture of the experts, which no factor has changed."""
+    """Write mean and variance of the mixture of the experts, without the factor of variances."""
     write_law(answers, weights.experts, _LEFT_OUT * experts.share / answers.shape[0], out)
 
 
@@ -166,7 +167,7 @@ def multiply_inputs(experts, laws, e, mean, slope, weights):
 @implements(step_weights, LinearExperts)
 def step_linear_weights(experts, row, y, size, weights):
     """Multiply weights by exponentials of what they gained, of inputs and of experts. O(E G)."""
-    laws, answers, mixture = row.taken, row.answers, row.powers
+    laws, answers, mixture = row.taken, row.answers, row.scratch
     if are_alike(laws):
         return
     write_mixture_of_laws(experts, answers, weights, mixture)

@@ -3,11 +3,11 @@
 A mixer is a mixture over experts, and each expert a mixture over some of the inputs, whose weights
 take steps of a rate of its own.
 
-Labels come ``delay`` rows at a time. Rows of a block are mixed by the weights before it; others go
-through it row by row, as if each label were known at once, and their mean over the block is what
-the next one is mixed by, and begins with. Experts are believed the less the longer the delay:
-their weights take the probability of a label to the power ``delay``^-1/2, as many rows of one
-block are evidence of one state of the trees.
+Labels come ``delay`` rows at a time. The rows of a block are mixed by the weights from before it.
+Meanwhile a copy of these takes its steps row by row, as if each label were known at once; its mean
+over the block mixes the rows of the next one, and is what the copy begins that block with. The
+longer the delay, the smaller the steps: weights of experts take the probability of a label to the
+power ``delay``^-1/2, as all rows of a block are evidence of one state of the trees.
 
 Blocks of time have rows of any number: the power is that of the block before, and the first is one
 of rows that all inputs forecast alike, which move no weights (:mod:`dmondrian.drift.label_blocks`).
@@ -29,7 +29,7 @@ import numpy as np
 
 from dmondrian.drift.linear_mixing_kernels import FIRST_SCALE, LinearExperts
 from dmondrian.drift.mixing_kernels import (
-    Experts,
+    GeometricExperts,
     Steps,
     Weights,
     make_row,
@@ -65,7 +65,7 @@ class Expert(NamedTuple):
 
 
 class Mixer:
-    """Experts on ``n_inputs`` inputs and their weights.
+    """Experts on ``n_inputs`` inputs, and their weights.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Mixer:
             used.append(np.isin(np.arange(n_inputs), expert.inputs))
         start = np.full(n, 1.0 / n) if shares is None else np.array(shares, np.float64)
         own = read_only(rates), read_only(start), SHARE, _power_of(delay)
-        self._experts = Experts(*own) if linear is None else LinearExperts(*own, *linear)
+        self._experts = GeometricExperts(*own) if linear is None else LinearExperts(*own, *linear)
         self._used, self._is_delayed = np.array(used), delay > 1 or is_timed
         self.weights = Weights(
             inputs, start.copy(), np.array(() if linear is None else FIRST_SCALE)

@@ -1,7 +1,7 @@
 """Mixtures of forecasts, and a mixture of these: weights that follow the stream.
 
-The loops are for any kind of mixture: what a policy answers to the hooks of this module. Here is
-the geometric kind, :class:`Experts`, for probabilities; that for numbers is in
+The loops are for any kind of experts: policies that implement the hooks of this module. Here is the
+geometric kind, :class:`GeometricExperts`, for probabilities; that for numbers is in
 :mod:`dmondrian.drift.linear_mixing_kernels`.
 
 Each of E geometric experts forecasts q_e(c) in proportion to exp(sum_g w_eg z_g(c)), z_g the
@@ -39,7 +39,7 @@ _MOST_STEPS = 16  # of a row's weight; what is beyond moves no weights
 _LEAST_EXPONENT = -700.0  # of those that are taken many at once
 
 
-class Experts(NamedTuple):
+class GeometricExperts(NamedTuple):
     """What geometric experts take, and how their weights move."""
 
     rates: np.ndarray  # float64 [E, G], of steps; 0 where an input is not taken, or a weight stays
@@ -53,7 +53,9 @@ class Weights(NamedTuple):
 
     inputs: np.ndarray  # float64 [E, G]; 0 of inputs that an expert does not take
     experts: np.ndarray  # float64 [E], sum 1
-    scale: np.ndarray  # float64 [3], what a kind knows of its errors, or [0]
+    scale: (
+        np.ndarray
+    )  # float64 [3], what linear experts know of their errors; [0] of geometric ones
 
 
 class Steps(NamedTuple):
@@ -65,11 +67,11 @@ class Steps(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What is computed of a row."""
+    """Memory for what is computed of a row."""
 
     taken: np.ndarray  # float64 [G, k], what experts take of the inputs
     answers: np.ndarray  # float64 [E, k], what each expert forecasts
-    powers: np.ndarray  # float64 [E k or more, whole lots of 8], scratch
+    scratch: np.ndarray  # float64 [E k or more, a multiple of 8], for experts of any kind
 
 
 @hook
@@ -89,11 +91,11 @@ def write_mixture(experts, answers, weights, out):
 
 @hook
 def step_weights(experts, row, y, size, weights):
-    """Take one step of ``size`` <= 1 towards label ``y``; the forecasts of experts are written."""
+    """Take one step of ``size`` <= 1 towards label ``y``, after :func:`write_experts`."""
 
 
 def make_row(weights: Weights, n_outputs: int) -> Row:
-    """Return scratch for a row of ``n_outputs``."""
+    """Return memory for a row of ``n_outputs``."""
     n_experts, n_inputs = weights.inputs.shape
     return Row(
         np.empty((n_inputs, n_outputs)),
@@ -103,12 +105,15 @@ def make_row(weights: Weights, n_outputs: int) -> Row:
 
 
 @inline
-def lent(row):
-    """Return the scratch, borrowed for a loop; see :func:`dmondrian._numba.intrinsics.unowned`."""
-    return Row(unowned(row.taken), unowned(row.answers), unowned(row.powers))
+def unowned_row(row):
+    """Return the row borrowed, for one pass of a loop: slices of it are not counted then.
+
+    See :func:`dmondrian._numba.intrinsics.unowned`.
+    """
+    return Row(unowned(row.taken), unowned(row.answers), unowned(row.scratch))
 
 
-@implements(take_inputs, Experts)
+@implements(take_inputs, GeometricExperts)
 def take_logs(experts, inputs, r, row):
     """Write the logarithms of the inputs, less their means over classes.
 
@@ -144,10 +149,10 @@ def exponentiate(powers, n, least):
         powers[i] = exp(powers[i])
 
 
-@implements(write_experts, Experts)
+@implements(write_experts, GeometricExperts)
 def write_geometric_experts(experts, row, weights):
     """Write the geometric mixture of each expert. O(E G K)."""
-    logs, answers, powers = row.taken, row.answers, row.powers
+    logs, answers, powers = row.taken, row.answers, row.scratch
     n_inputs, n_experts, n_classes = logs.shape[0], answers.shape[0], answers.shape[1]
     least = 0.0
     if n_classes == 2:
@@ -185,7 +190,7 @@ def write_geometric_experts(experts, row, weights):
             answers[e, c] = powers[at + c] / total
 
 
-@implements(step_weights, Experts)
+@implements(step_weights, GeometricExperts)
 def step_geometric_weights(experts, row, label, size, weights):
     """Descend the log loss of each expert; multiply the experts by what each gave. O(E G K)."""
     y, logs, answers = np.int64(label), row.taken, row.answers
@@ -221,7 +226,7 @@ def add_weights(steps, size):
     steps.n[0] += size
 
 
-@implements(write_mixture, Experts)
+@implements(write_mixture, GeometricExperts)
 def write_mean(experts, answers, weights, out):
     """Write the mean of the experts. O(E K)."""
     for c in range(out.shape[0]):
@@ -232,43 +237,43 @@ def write_mean(experts, answers, weights, out):
 
 
 @kernel
-def mix_rows(experts, weights, memory, inputs, out):
+def mix_rows(experts, weights, row_memory, inputs, out):
     """Write the mixture of ``inputs`` float64 [G, n, k] to ``out`` [n, k]. O(n k E G).
 
-    ``memory`` is of :func:`make_row`.
+    ``row_memory`` is of :func:`make_row`.
     """
     for r in range(out.shape[0]):
-        row = lent(memory)
+        row = unowned_row(row_memory)
         take_inputs(experts, inputs, r, row)
         write_experts(experts, row, weights)
         write_mixture(experts, row.answers, weights, out[r])
 
 
 @kernel
-def mix_and_step(experts, weights, memory, steps, inputs, y, w, out):
+def mix_and_step(experts, weights, row_memory, steps, inputs, y, w, out):
     """Write each row's mixture to ``out`` [n, k], then take a step to its label.
 
     Where ``steps`` has no weights those that mix take the steps; else its weights do, and are added
     up. ``y`` float64 [n] are labels and ``w`` [n] or [0] weights > 0: a weight of so many steps is
-    taken in as many, up to 16. ``inputs`` are float64 [G, n, k], ``memory`` is of
+    taken in as many, up to 16. ``inputs`` are float64 [G, n, k], ``row_memory`` is of
     :func:`make_row`.
     """
     is_ahead = steps.weights.experts.shape[0] > 0
     for r in range(out.shape[0]):
-        row, moved = lent(memory), weights
+        row, stepping = unowned_row(row_memory), weights
         take_inputs(experts, inputs, r, row)
         write_experts(experts, row, weights)
         write_mixture(experts, row.answers, weights, out[r])
         if is_ahead:
-            moved = steps.weights
-            write_experts(experts, row, moved)
+            stepping = steps.weights
+            write_experts(experts, row, stepping)
         rest = min(w[r] if w.shape[0] > 0 else 1.0, np.float64(_MOST_STEPS))
         while True:
             size = min(rest, 1.0)
-            step_weights(experts, row, y[r], size, moved)
+            step_weights(experts, row, y[r], size, stepping)
             if is_ahead:
                 add_weights(steps, size)
             rest -= size
             if rest <= 0.0:
                 break
-            write_experts(experts, row, moved)
+            write_experts(experts, row, stepping)
