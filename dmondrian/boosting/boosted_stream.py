@@ -1,10 +1,10 @@
 """Boosted sets along a stream: one after the other, each fitted to rows kept before its birth.
 
 A set is fitted before row number b, from ``FIRST_SET`` on, where b is a multiple of a quarter of
-the largest power of two up to b; or, if that is smaller, of half of the newest rows that are kept,
-at least of 4,096. So four are while the stream doubles, then one at every so many rows. It answers
-until the next is fitted. Rows that it answers are after those that it was fitted to, so
-that mixtures find out what it is worth.
+the largest power of two up to b; or, if that is smaller, of half the number of newest rows that are
+kept, at least of 4,096. So four sets are fitted while the stream doubles, and from some row on one
+at equal distances. A set answers until the next one is fitted. The rows that it answers come after
+those that it was fitted to, so that mixtures learn what its forecasts are worth.
 
 Relies on :mod:`dmondrian.boosting.kept_rows`, :mod:`dmondrian.boosting.near_labels`,
 :mod:`dmondrian.boosting.found_rounds` and :mod:`dmondrian.boosting.boosted_set`. Promises a pure

@@ -1,9 +1,9 @@
 """Rows that are kept of a stream: all while there are few, then some old ones and the newest.
 
-The newest rows are kept, up to ``MOST_NEWEST`` or fewer, and of those before as many, whose keys
-are the smallest: a uniform sample without replacement (Vitter's reservoirs draw the same law; a key
-for each row needs no state). Both halves have the same weight: where nothing changes any sample is
-as good, and of rows that follow a change the newest have more than their share.
+The newest rows are kept, at most ``MOST_NEWEST``, and the same number of earlier ones, those with
+the smallest keys: a uniform sample without replacement (Vitter's reservoirs draw the same law; a
+key for each row needs no state). Both halves have the same weight: where nothing changes any sample
+is as good, and of rows that follow a change the newest have more than their share.
 
 Rows leave the newest a step at a time, at rows whose number is a multiple of the step, so that what
 is kept is a pure function of the seed and the numbered rows, whatever the cuts between calls.

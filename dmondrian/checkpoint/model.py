@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Rows learned; in a run folder this is the manifest's position, so it is not stored twice.
 ROWS_KEY = "n_seen"
 CALIBRATION, GUARD = "calibration", "guard"  # entries of a manifest's metrics
-COMPLETE = "is_complete"  # another: whoever asks a forest that follows knows all of its labels
+COMPLETE = "is_complete"  # another: whether the labels of a forest that follows are all known
 
 
 @dataclass(frozen=True)

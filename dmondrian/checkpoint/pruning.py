@@ -78,7 +78,7 @@ LEAST = 2
 def prune_while_training(
     run: Run, position: int, keep: int, needed: Iterable[str], stay: Collection[int] = ()
 ) -> list[int]:
-    """Delete checkpoints but the newest, for whoever trains the run and holds its lease.
+    """Delete checkpoints but the newest; the caller trains the run and holds its lease.
 
     Those after `position` are not counted and stay, as do blobs that no checkpoint names: some may
     be of the next one.

@@ -16,8 +16,8 @@ Relies on one writer at a time (see `lease`). Promises that the plans are a chai
 that a checkpoint of any of them is a checkpoint of the newest; that a link is replaced only while
 no checkpoint lies behind it; and that there are few links, however often a run is continued: the
 newest link that has all plans begins the chain anew, and links of lower numbers, which are deleted
-after it was written, count no more. Numbers only rise, so that who was overtaken finds its number
-taken, or a higher one. Whether one plan really begins with the other is for the caller to know.
+after it was written, count no more. Numbers only rise, so that a writer that was overtaken finds
+its number taken, or a higher one. That one plan begins with the other is not checked here.
 """
 
 from __future__ import annotations
@@ -284,8 +284,8 @@ class Stream:
     def _begin_anew(self, number: int, plans: Sequence[str | None]) -> None:
         """Write a link that has all plans, and delete those before it, and what no link has.
 
-        A process may have been killed between a plan and its link. Who writes a link now finds the
-        number taken: no plan that is there before it is written will have another one.
+        A process may have been killed between a plan and its link, and its plan is deleted too. A
+        process that writes a link now finds the number taken, so no such plan gets its link later.
         """
         there = self._store.list(FOLDER)
         mark_condensed(self._store)

@@ -386,7 +386,7 @@ def _about_joined(joining: LabelJoin | None) -> Iterator[None]:
 
 
 def _check_joined(url: str, joining: LabelJoin) -> None:
-    """Refuse to go on where joined rows that were learned are gone: who has a label is not known.
+    """Refuse to go on where joined rows that were learned are gone: which rows got labels is lost.
 
     Raises
     ------

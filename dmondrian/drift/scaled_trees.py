@@ -1,8 +1,8 @@
-"""Trees with feature scales that are found on rows kept of a stream: what a member mixes beside.
+"""Scaled trees: their feature scales are searched on rows kept of a stream, for members to mix.
 
 Scales shape trees, so that trees whose scales are found after some rows have to learn these anew.
-Before row ``FIRST_SCALED``, at four times as many rows, and so on, from ``LONGEST_LIFE`` on at
-every so many (of blocks of labels: at the end of the block), all scaled trees are replaced: scales
+Before row ``FIRST_SCALED``, then at four times the row before, and from ``LONGEST_LIFE`` on at each
+multiple of it (of blocks of labels: at the end of the block), all scaled trees are replaced: scales
 are searched on the newest kept rows, up to ``_MOST_SEARCHED``, as forests that never forget search
 theirs on their first rows (:mod:`dmondrian.tuning.feature_scales`), and new trees learn the kept
 rows in order, then those that come. So they are bounded as kept rows and lives are, and follow

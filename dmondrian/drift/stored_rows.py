@@ -1,12 +1,12 @@
 """Rows that wait for their labels, or are kept, in a stored forest: arrays beside its trees'.
 
-In the state they are part of the header, which an Arrow file holds twice, uncompressed, and which
-whoever looks at a model reads: as text many rows of many columns would be most of it. Stored, they
-are the ``memory`` of one tree more, whose other fields are 0, and the header has their number. A
-forest that waits for no row is stored as its state. Rows that are kept for boosted sets are the
-last tree.
+In the state they are text in the header, which an Arrow file holds twice, uncompressed, and which
+is read for each look at a model: many rows of many columns would be most of it. Stored, they are
+the ``memory`` of one tree more, whose other fields are 0, and the header has their number. A forest
+without rows that wait is stored as its state. Rows that are kept for boosted sets are the last
+tree.
 
-Relies on whoever reads a state to check the rows. Promises a round trip to the bit: float64 holds
+Leaves checks of the rows to the readers of a state. Promises a round trip to the bit: float64 holds
 float32.
 
 Shapes: n rows, d features.

@@ -3,7 +3,7 @@
 Rows count once they have a positive weight. Those of a block that is not full, of ``delay`` rows or
 of a time, are forecast, and not learned by trees (:mod:`dmondrian.drift.members`).
 
-Relies on nothing that learns, so that whoever shows a run needs no compiled code.
+Relies on nothing that learns, so that showing a run needs no compiled code.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.errors import ParameterError
 
 SHARE = 4
-"""Rows of a stream have at least so many blocks where the delay is to be of use."""
+"""Blocks that the rows of a stream should have at least, for the delay to be of use."""
 
 MOST_LATE = 0.01
-"""Share of rows that may come late before one is warned of it."""
+"""Share of rows that may come late without a warning."""
 
 
 LONGEST_ADVISED = 256

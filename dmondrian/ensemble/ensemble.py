@@ -60,7 +60,7 @@ class Ensemble:
     predictor : Predictor
         Parameters, tree numbers and trees, and what they predict.
     n_calls : int
-        Calls that learned rows; single rows that pass by them are not counted.
+        Calls that learned rows; single rows that a kernel learns directly are not counted.
     n_clipped : int
         Rows that this object learned and that ``clip`` moved; not part of the state.
     """
@@ -282,7 +282,7 @@ class Ensemble:
         return whole_moments(answers, origin, known)
 
     def may_be_last(self, y: np.ndarray, w: np.ndarray | None) -> bool:
-        """Return whether no others may follow rows: as many as came before, and none reserved."""
+        """Return whether rows may be the last: many beside those before, and no memory reserved."""
         if self._may_be_last is not None:
             return self._may_be_last
         weight = float(len(y) if w is None else w.sum())

@@ -251,7 +251,7 @@ class Predictor:
         return read_only(check_lifetimes(lifetimes, self.parameters.realised_lifetime))
 
     def _ready(self, lifetime: float) -> tuple[Any, list[nodes.Tree], np.ndarray]:
-        """Return rule, trees and their addresses, with what the rule must know of all nodes.
+        """Return rule, trees and their addresses, with what the rule reads of all nodes.
 
         A Gaussian hierarchy's messages are those of one lifetime; they are kept until rows are
         learned or another lifetime is asked for.

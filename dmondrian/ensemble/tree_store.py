@@ -27,7 +27,7 @@ from dmondrian.tree.memory import next_capacity
 
 FIRST_CAPACITY, _FIRST_POOL = 64, 1024  # nodes; doubles
 MAX_CAPACITY = 2**31 - 2  # node ids are int32
-_EARLY_CAPACITY = 1024  # nodes that a tree gets at once where as many rows are to come
+_EARLY_CAPACITY = 1024  # nodes that a tree gets at once where no fewer rows are to come
 _MOST_RESERVED = 2**23  # bytes
 _MOST_TIMES = 64  # as many nodes as there are, for rows that may be all there are
 _SPARE = 16  # the expected nodes divided by this are spare capacity; below FIRST_CAPACITY

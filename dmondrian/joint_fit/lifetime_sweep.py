@@ -104,7 +104,7 @@ def sweep_cuts(
     prior: str | None = None,
     spread: Spread = NO_SPREAD,
 ) -> Swept:
-    """Return the fits after each cut; ``mean`` and ``offsets`` are left to whoever knows them.
+    """Return the fits after each cut; the caller fills in ``mean`` and ``offsets``.
 
     Parameters
     ----------

@@ -10,9 +10,9 @@ kinds of forest cannot do that at the price of a way through a tree:
 - cells that are fitted jointly are learned in mini-batches, by the model before the batch
   (:mod:`dmondrian.joint_fit.minibatch`).
 
-Relies on nothing that learns, so that whoever shows a run needs no compiled code. Slices end at
-fixed positions of the stream (:func:`marks`), and where calls do: whoever makes calls for
-`SLICED_KINDS` ends them at such positions, or where the stream itself is cut.
+Relies on nothing that learns, so that showing a run needs no compiled code. Slices end at fixed
+positions of the stream (:func:`marks`), and where calls do: callers end calls for `SLICED_KINDS` at
+such positions, or where the stream itself is cut.
 """
 
 from __future__ import annotations

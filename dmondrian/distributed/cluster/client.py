@@ -190,7 +190,7 @@ def connected(
 
 
 def register_plugin(client: Client, plugin: WorkerPlugin) -> None:
-    """Set a plugin up on all workers and on those that join later, whoever is lost meanwhile.
+    """Set a plugin up on all workers and on those that join later, though some may be lost.
 
     The scheduler keeps the plugin before it sends it to the workers. Does not wait for one that
     hangs: the scheduler goes on trying.

@@ -54,7 +54,7 @@ class Model:
 
     @property
     def delay(self) -> int | None:
-        """Rows whose labels came together of late, of a forest that follows the stream."""
+        """Rows of the last block of labels, of a forest that follows the stream; else None."""
         return None if self.guard is None else self.guard.blocks.delay
 
     @property

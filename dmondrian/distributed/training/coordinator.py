@@ -562,9 +562,10 @@ class Coordinator:
         return self._sizes.window(address, n_shards, threads, len(workers), self._limits)
 
     def _typical_shards(self, threads: int) -> int:
-        """Return how many shards a worker of so many threads has, where many share them.
+        """Return the shards that a worker with this number of threads has on average, rounded up.
 
-        Many workers are to be sent the same units, however their numbers of shards differ by one.
+        Where replies are joined, all workers are to be sent the same units, though their numbers of
+        shards differ by one; else 1.
         """
         if not are_joined(len(self._workers.threads)):
             return 1

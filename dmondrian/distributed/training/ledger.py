@@ -93,7 +93,7 @@ class Ledger:
     others : KeptShares or None
         What the members of other runs forecast, which are one forest with those of this run.
     n_parts : int
-        Ranges of rows, each of which as many of the shards learn. With more than one no row is
+        Ranges of rows, each learned by equally many of the shards. With more than one no row is
         forecast.
     """
 

@@ -36,9 +36,9 @@ from dmondrian.store import check_writable
 
 _log = logging.getLogger("dmondrian")
 MOST_SHARDS = 64
-"""Default number of shards, if there are as many trees: as many workers have something to do.
+"""Most shards by default, one a tree: no more workers than shards have something to do.
 
-More are asked for by ``n_shards``: each costs an upload a checkpoint, whatever the workers. Earlier
+More are made if ``n_shards`` is given: each costs an upload at each checkpoint. Earlier
 versions had 12; a run keeps what it began with, as its run.json has it.
 """
 

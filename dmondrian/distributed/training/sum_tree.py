@@ -1,8 +1,8 @@
 """Bundles of many workers that are answered as one: their replies are joined on the workers.
 
-Relies on Dask for whoever joins: it is chosen among those that hold replies, and where it dies, its
-task runs again elsewhere from the same replies. Promises that a worker is sent its bundles in the
-order in which they were made.
+Relies on Dask for the tasks that join: one runs on a worker that holds some of the replies, and if
+that is lost, again elsewhere from the same replies. Promises that a worker is sent its bundles in
+the order in which they were made.
 """
 
 from __future__ import annotations

@@ -348,7 +348,8 @@ def bring_to_end(
 ) -> TrainedRun:
     """Finish a run and then its parts, over the same stream; evaluate checkpoints meanwhile.
 
-    Those of a run with parts are not the model: of these the last one is evaluated, at the end.
+    A checkpoint of a run with parts is not the whole model: then only the last one is evaluated, at
+    the end, when the parts have theirs.
     """
     validation = validation_of(run, None if held_out is None else held_out.plan)
     if parts_of(run):  # checkpoints of run and parts are one model, at equal positions
@@ -357,10 +358,10 @@ def bring_to_end(
         options = replace(options, validation=validation)
     if options.alerts is not None:
         options.alerts.open(run.store)
-    alone = replace(options, alerts=None, on_event=None, validation=None)  # of the run itself
+    of_parts = replace(options, alerts=None, on_event=None, validation=None)
     with about_lagged(run.url, run.run_json.get("lags")):
         attempts = [finish(run, plan, options, connect)]
-        attempts += [finish(part, plan, alone, connect) for part in parts_of(run)]
+        attempts += [finish(part, plan, of_parts, connect) for part in parts_of(run)]
     if (lagged := lags_of_run(run)) is not None:
         lagged.drop(learned_by_all(run))
     if validation is not None:
@@ -375,10 +376,10 @@ def bring_to_end(
     seconds = summary["seconds"]
     summary["rows_per_second"] = summary["rows"] / seconds if seconds > 0 else 0.0
     summary |= attempts[0].rows_so_far
-    known = {} if validation is None else validation.report()
+    held_out_report = {} if validation is None else validation.report()
     # Members that were added to a forest that follows its stream are scored with all others.
     newest = attempts[-1 if attempts[0].parameters.follows_stream else 0]
-    return TrainedRun(run.url, plan, newest.metrics, summary, known)
+    return TrainedRun(run.url, plan, newest.metrics, summary, held_out_report)
 
 
 def _look_at_held_out(

@@ -1,17 +1,17 @@
 """Forecasts of shards, added where they are: few arrays go to the coordinator.
 
-A worker adds those of its own shards. Where there are many workers, the replies of up to `FAN_IN`
-of them are joined by a Dask task on one of them, and the joined ones in the same manner: the last
-alone passes scheduler and coordinator, whose price of a forecast would else grow with the workers.
+A worker adds those of its own shards. Where there are many workers, a Dask task on one of
+them joins the replies of up to `FAN_IN`, and joined replies are joined in the same manner. The last
+reply alone goes to the coordinator: else the cost of a forecast there would grow with the workers.
 
-Dask tasks carry it, and not handlers of the workers that send sums to each other, as Dask's shuffle
-does: transfers, memory and the death of whoever adds are then Dask's, which makes a sum again from
-summands that are kept until it is there. What tasks cost the scheduler is a price of an order, and
-orders have as many units as make that small.
+Dask tasks add, not handlers of workers that send sums to each other, as in Dask's shuffle. So Dask
+sees to transfers and memory, and makes a sum again if the worker that adds is lost, from replies
+that are kept until then. Tasks cost the scheduler time for each order, and orders have enough units
+to make that small.
 
 Relies on sums that are the same to the last bit in whatever order they are added
-(:mod:`dmondrian.ensemble.sums`), so that no run has to know of the tree. Promises not to change
-the answers that shards keep for orders that are repeated.
+(:mod:`dmondrian.ensemble.sums`), so that no result depends on which replies are joined. Promises
+not to change the answers that shards keep for orders that are repeated.
 """
 
 from __future__ import annotations

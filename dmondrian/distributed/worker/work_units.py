@@ -95,7 +95,7 @@ def cut(
 
 
 def cut_ranges(ranges: RowRanges, every: int | None = None, at: Collection[int] = ()) -> list[Unit]:
-    """Cut ranges that are learned side by side into units: as many rows of each.
+    """Cut ranges that are learned side by side into units of equally many rows of each range.
 
     Parameters
     ----------

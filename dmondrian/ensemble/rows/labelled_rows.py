@@ -1,6 +1,6 @@
 """Rows with labels and weights, as trees take them.
 
-Promises nothing of what is in them: that is up to those who make them.
+Checks nothing: callers make sure of lengths, types and ranges.
 
 Shapes: n rows, d features.
 """

@@ -1,9 +1,9 @@
 """Sums over trees that do not depend on how the trees are spread over machines.
 
 Trees are added pairwise by their numbers: tree 0 to tree 1, 2 to 3, then both pairs, and so on. A
-shard adds what it can of that, its partial sums; whoever has those of all shards adds the rest. So
-each addition of floats has the same operands, whichever shard makes it, and the sum is the same to
-the last bit.
+shard makes those of these additions that are of its own trees; the rest are made once the partial
+sums of all shards are there. So each addition of floats has the same operands, whichever shard
+makes it, and the sum is the same to the last bit.
 
 Shapes: T trees; what is added may have any shape.
 """
