@@ -35,7 +35,7 @@ from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.checkpoint.deltas import (
     Base,
-    Encoded,
+    EncodedState,
     State,
     are_same_trees,
     encode_state,
@@ -158,14 +158,14 @@ def saves(
     return [f"{name}, classifier", *counts, whole, own, own / whole, *times]
 
 
-def _put(encoded: Encoded, blobs: dict[str, bytes]) -> tuple[str, Base | None]:
+def _put(encoded: EncodedState, blobs: dict[str, bytes]) -> tuple[str, Base | None]:
     digest = hashlib.sha256(encoded.data).hexdigest()
     blobs[digest] = encoded.data
     return digest, encoded.base_after(digest)
 
 
 def _priced(
-    forest: Forest, base: Base | None, encoded: Encoded, blobs: dict[str, bytes], repeats: int
+    forest: Forest, base: Base | None, encoded: EncodedState, blobs: dict[str, bytes], repeats: int
 ) -> np.ndarray:
     """Return megabytes of a state and of what is saved of it, and seconds of both, and restored."""
     whole, digest = encode_forest(*forest.stored()), _put(encoded, blobs)[0]
