@@ -117,7 +117,7 @@ def _are_there(found: ModelParts) -> bool:
 
 
 def copied_pieces(run: Run) -> ModelParts:
-    """Return the runs and checkpoints that a copy of a model has, as of `pieces`.
+    """Return the runs and checkpoints that a copy of a model has, as of `model_parts`.
 
     Raises
     ------

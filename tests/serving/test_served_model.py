@@ -190,11 +190,11 @@ def test_categories_of_times_and_decimals_are_found_by_what_json_has(tmp_path: P
         for row in rows
     ]
     model = served(tmp_path / "run")
-    (at_once,) = replies(model, [asked(model, rows)])
+    (at_once,) = replies(model, [request_of(model, rows)])
     assert at_once["rows"] == scores
-    alone = replies(model, [asked(model, [row]) for row in rows[:20]])
+    alone = replies(model, [request_of(model, [row]) for row in rows[:20]])
     assert [one["rows"][0] for one in alone] == scores[:20]
-    (error,) = replies(model, [asked(model, [{**rows[0], "plain": "yesterday"}])])
+    (error,) = replies(model, [request_of(model, [{**rows[0], "plain": "yesterday"}])])
     assert "no time" in str(error)
 
 
