@@ -49,6 +49,7 @@ from dmondrian.estimators.feature_scales import (
     thresholds_of_given,
     units_of,
 )
+from dmondrian.estimators.frame_values import error_of_values, missing_times
 from dmondrian.estimators.memory_check import check_memory
 from dmondrian.estimators.missing_values import ALLOWED, ENCODE, filling, with_indicators
 from dmondrian.estimators.one_state import in_one_state
@@ -463,7 +464,7 @@ class BaseForest(BaseEstimator):
             data = with_numbers(data[0], columns), *data[1:]
         try:
             with np.errstate(over="ignore"):  # beyond float32: refused below, in words
-                return validate_data(
+                found = validate_data(
                     checking,
                     *data,
                     accept_sparse="csr" if self._takes_sparse else False,
@@ -473,13 +474,20 @@ class BaseForest(BaseEstimator):
                     ensure_all_finite=finite,
                     **options,
                 )
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             if "Input X contains NaN" in str(error):
                 raise self._error_of_missing_values() from None
             is_of_text = "could not convert string" in str(error) or "Cannot cast" in str(error)
-            if is_of_text and hasattr(data[0], "columns"):
-                raise _error_of_texts(data[0], error, reset) from None
+            if is_of_text or isinstance(error, TypeError):
+                named = error_of_values(data[0], error, reset)
+                raise (error if named is None else named) from None
             raise
+        rows = found[0] if isinstance(found, tuple) else found
+        if (is_missing := missing_times(data[0], rows)) is not None:
+            if finite is True:
+                raise self._error_of_missing_values()
+            rows[is_missing] = np.nan
+        return found
 
     def _error_of_missing_values(self) -> ParameterError:
         if "missing_values" not in self.get_params(deep=False):
@@ -745,25 +753,3 @@ class BaseForest(BaseEstimator):
         later = {name: off[name] for name in off if name in self._get_param_names()}
         later = {**type(self)().get_params(deep=False), **later}
         super().__setstate__({**later, **state})
-
-
-def _error_of_texts(frame: Any, error: ValueError, reset: bool) -> ParameterError:
-    """Return the error of a frame with columns that are no numbers, by name."""
-    names = [repr(name) for name in frame.columns if not _are_numbers(frame[name])]
-    what = f"column {', '.join(names[:5])}{', ...' if len(names) > 5 else ''} of X has texts"
-    if not reset:
-        return ParameterError(
-            f"{what} ({error}), and had numbers when the forest was fitted: give numbers"
-        )
-    return ParameterError(
-        f"{what} ({error}): make it pandas' CategoricalDtype or polars' Enum or Categorical and "
-        "set categorical_features='from_dtype', or leave it out"
-    )
-
-
-def _are_numbers(column: Any) -> bool:
-    try:
-        np.asarray(column).astype(np.float32)
-    except (TypeError, ValueError):
-        return False
-    return True

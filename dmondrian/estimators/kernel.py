@@ -53,6 +53,11 @@ class MondrianPartitions(ColumnLifetimes):
     lifetime: float | str | ArrayLike
 
     def _partition(self, n_features: int, n_classes: int, joint: Joint) -> ForestParameters:
+        if isinstance(self.lifetime, dict):
+            raise ParameterError(
+                f"lifetime={self.lifetime!r} is of the Mondrian forests, which grow: give a number "
+                "> 0, or one for each column"
+            )
         shared = self._shared_parameters(n_features)
         is_number = isinstance(self.lifetime, Real)
         at = float(self.lifetime) if is_number else 1.0  # type: ignore[arg-type]  # it is one

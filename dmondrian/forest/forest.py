@@ -8,7 +8,7 @@ state is a pure function of the parameters, the tree numbers and the rows in ord
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -172,7 +172,7 @@ class Forest(Ensemble):
     ) -> None:
         """Learn rows X, y, w in order; what others could read is changed ``alone``."""
         if self.parameters.learns_jointly:
-            with alone():
+            with alone(), _as_one(self):
                 self.exact = learn_jointly(self, self.exact, rows, n_threads)
             return
         X, y, w = rows
@@ -197,7 +197,7 @@ class Forest(Ensemble):
                 self._adopt(anew)
                 self.calibration, self.warmup = calibration, later
             return
-        with alone():
+        with alone(), _as_one(self):
             self.calibration = _learn(self, self.calibration, rows, n_threads)
             self.warmup = later
 
@@ -436,10 +436,20 @@ def _learn(
     if calibration is None:
         Ensemble.update(ensemble, X, y, w, n_threads)
         return None
-    before = ensemble.total_weight
-    try:
+    with _as_one(ensemble):
         sampled = forecast_and_learn(ensemble, X, y, w, n_threads)
         return calibration.after(sampled, y, len(ensemble.store))
-    except BaseException:  # trees that are ahead of the calibration are those of no stream
+
+
+@contextmanager
+def _as_one(ensemble: Ensemble) -> Iterator[None]:
+    """Mark trees as torn if they learn rows, and what is kept beside them does not.
+
+    A calibration, the first rows or exact sums: trees that are ahead of it are those of no stream.
+    """
+    before = ensemble.total_weight
+    try:
+        yield
+    except BaseException:
         ensemble.store.is_torn = ensemble.store.is_torn or ensemble.total_weight != before
         raise

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import dmondrian
 from dmondrian import AMFClassifier, AMFRegressor, MondrianFeatures, MondrianKernelRegressor
+from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.errors import DataError, ParameterError
 from tests.estimators.test_amf import rows, same_forest
 
@@ -75,6 +77,35 @@ def test_a_forest_that_was_interrupted_while_it_learned_refuses_to_answer(
         with pytest.raises(ParameterError, match="interrupted"):
             call()
     assert same_forest(forest.fit(X, y), AMFRegressor(3, random_state=0).fit(X, y))
+
+
+@pytest.mark.parametrize(
+    "forest",
+    [
+        MondrianKernelRegressor(5, solver="cholesky", random_state=0),
+        MondrianKernelRegressor(5, solver="sgd", random_state=0),
+        MondrianFeatures(5, random_state=0),
+        AMFRegressor(3, random_state=0),  # whose first rows settings are chosen from
+    ],
+)
+def test_trees_that_are_ahead_of_what_is_kept_beside_them_refuse_to_answer(
+    forest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = rows(100), rows(100, seed=1)[:, 0]
+    forest.fit(X, y)
+    learn = Ensemble.update
+
+    def break_off_behind(*given: Any, **named: Any) -> None:
+        learn(*given, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ensemble, "update", break_off_behind)
+        with pytest.raises(KeyboardInterrupt):
+            forest.partial_fit(X, y)
+    for call in (lambda: forest.apply(X), lambda: forest.partial_fit(X, y), forest.__getstate__):
+        with pytest.raises(ParameterError, match="interrupted"):
+            call()
 
 
 def test_cuts_do_not_decide_what_is_refused() -> None:

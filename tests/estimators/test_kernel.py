@@ -210,6 +210,9 @@ def test_bad_input_is_refused(monkeypatch) -> None:
         MondrianFeatures().get_feature_names_out()
     with pytest.raises(DataError, match="cube"):
         MondrianFeatures(domain="cube").fit(2.0 * X)
+    for kind in (MondrianFeatures, MondrianKernelClassifier, MondrianKernelRegressor):
+        with pytest.raises(ParameterError, match=r"lifetime=.* is of the Mondrian forests"):
+            kind(lifetime={"c": 1.0, "p": 0.5}).fit(X, y > 0.5)  # type: ignore[arg-type]  # wrong
     with pytest.raises(ParameterError, match="chosen from all rows"):
         MondrianKernelRegressor(lifetime="validation").partial_fit(X, y)
     with pytest.raises(ParameterError, match="needs exact fits"):
