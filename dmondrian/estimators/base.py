@@ -448,7 +448,7 @@ class BaseForest(BaseEstimator):
     def _checked_pairs(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return validated rows that are not learned, and their labels, numbers."""
         X, y = self._validated(comparing_names(self, X), X, y, reset=False, y_numeric=True)
-        return self._features(X), y
+        return self._features(X), self._checked_labels(y)
 
     def _validated(self, checking: Any, *data: Any, reset: bool, **options: Any) -> Any:
         """Return what scikit-learn makes of rows, with or without labels; dense."""

@@ -17,7 +17,6 @@ from dmondrian.ensemble.settings.lifetime import check_lifetimes
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.generalized import GeneralizedMondrianForest
 from dmondrian.estimators.one_state import in_one_state
-from dmondrian.estimators.same_forest import comparing_names
 from dmondrian.uncertainty.conformal import conformal_quantile, probability
 from dmondrian.uncertainty.gaussian_mixture import check_levels
 from dmondrian.uncertainty.label_mixture import label_quantiles
@@ -64,7 +63,12 @@ class LabelIntervals(GeneralizedMondrianForest):
         Meinshausen (2006), "Quantile Regression Forests".
         """
         levels = check_levels(quantiles)
-        X = self._check_rows(X)
+        return self._quantiles_of(self._check_rows(X), levels, lifetime)
+
+    def _quantiles_of(
+        self, rows: np.ndarray, levels: np.ndarray, lifetime: float | None = None
+    ) -> np.ndarray:
+        """Return quantiles at checked rows; see :meth:`predict_quantiles`."""
         forest, cost = self.forest_, self._fitted_cost()
         if not cost.keeps_labels:
             raise ParameterError(
@@ -77,7 +81,7 @@ class LabelIntervals(GeneralizedMondrianForest):
             realised = forest.parameters.realised_lifetime
             at = check_lifetimes(self._as_lifetimes(lifetime), realised)
             lifetimes = np.repeat(at, len(forest.trees))
-        return label_quantiles(forest, X, levels, lifetimes, self._n_threads())
+        return label_quantiles(forest, rows, levels, lifetimes, self._n_threads())
 
     @in_one_state
     def predict_interval(
@@ -116,8 +120,14 @@ class LabelIntervals(GeneralizedMondrianForest):
                     "learned"
                 )
             reach = conformal_quantile(self.interval_scores_, share)
+        return self._interval_of(self._check_rows(X), share, reach)
+
+    def _interval_of(
+        self, rows: np.ndarray, share: float, reach: float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends of intervals at checked rows, moved by ``reach``."""
         tail = (1.0 - share) / 2.0
-        ends = self.predict_quantiles(X, [tail, 1.0 - tail])
+        ends = self._quantiles_of(rows, check_levels([tail, 1.0 - tail]))
         lower, upper = ends[:, 0] - reach, ends[:, 1] + reach
         # A negative reach may let the ends pass each other: the interval is their middle then.
         middle = 0.5 * ends[:, 0] + 0.5 * ends[:, 1]
@@ -149,9 +159,8 @@ class LabelIntervals(GeneralizedMondrianForest):
         check_is_fitted(self)
         share = probability("coverage", coverage)
         with self._learner(anew=False):
-            checking = comparing_names(self, X)
-            X, y = self._validated(checking, X, y, reset=False, y_numeric=True)
-            lower, upper = self.predict_interval(X, share)
+            rows, y = self._checked_pairs(X, y)
+            lower, upper = self._interval_of(rows, share)
             scores = np.sort(np.maximum(lower - y, y - upper))
             with self._turns.alone():
                 self.interval_scores_, self.interval_coverage_ = scores, share

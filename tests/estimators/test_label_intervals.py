@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dmondrian
-from dmondrian import ConvexLoss, GeneralizedMondrianForestRegressor
-from dmondrian.errors import ParameterError
+from dmondrian import (
+    ConvexLoss,
+    GeneralizedMondrianForestRegressor,
+    MondrianForestRegressor,
+)
+from dmondrian.errors import DataError, ParameterError
 from tests.estimators.test_amf import rows
 
 Regressor = GeneralizedMondrianForestRegressor
@@ -118,3 +124,32 @@ def test_losses_without_labels_have_no_quantiles() -> None:
     mine, built_in = fitted(loss=own, lifetime=3.0), fitted(lifetime=3.0)
     reported = mine.predict_quantiles(rows(), [0.3])
     assert np.array_equal(reported, built_in.predict_quantiles(rows(), [0.3]))
+
+
+def test_held_out_rows_are_frames_as_they_were_learned() -> None:
+    """With categories, missing values and names, which are checked once."""
+    x, towns = rows(200)[:, 0], pd.CategoricalDtype(["Graz", "Linz", "Wien"])
+    town = pd.Series(np.array(towns.categories)[np.arange(200) % 3], dtype=towns)
+    frame = pd.DataFrame({"town": town, "x": np.where(x < 0.1, np.nan, x)})
+    y = x + (frame["town"] == "Wien")
+    forest = GeneralizedMondrianForestRegressor(
+        3, loss="quantile", categorical_features="from_dtype", missing_values="encode",
+        random_state=0,
+    ).fit(frame[:100], y[:100])  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        forest.calibrate_intervals(frame[100:], y[100:], 0.8)
+    lower, upper = forest.predict_interval(frame[100:], 0.8)
+    outside = np.maximum(lower - y[100:], y[100:] - upper)
+    assert forest.interval_scores_.tolist() == sorted(outside)
+
+
+@pytest.mark.parametrize(
+    "forest",
+    [GeneralizedMondrianForestRegressor(2, loss="quantile"), MondrianForestRegressor(2)],
+)
+def test_held_out_labels_are_numbers(forest: Any) -> None:
+    X = rows(50)
+    forest.fit(X, X[:, 0])
+    with pytest.raises(DataError, match="a regressor learns numbers"):
+        forest.calibrate_intervals(X, ["low"] * 50)
