@@ -166,7 +166,13 @@ class ForestClassifier(ClassifierMixin, BaseForest):
                 f"y has labels of dtype {y.dtype}, the classes are {self.classes_.dtype}: give "
                 "both as text or both as numbers"
             )
-        codes = np.searchsorted(self.classes_, y)
+        try:
+            codes = np.searchsorted(self.classes_, y)
+        except TypeError as error:  # None, or dates among numbers
+            raise DataError(
+                f"y has labels {_first(y)} that have no order among the classes "
+                f"{_first(self.classes_)} ({error}): leave out rows without a label"
+            ) from error
         codes = np.minimum(codes, len(self.classes_) - 1)
         is_unknown = self.classes_[codes] != y
         if is_unknown.any():

@@ -48,6 +48,17 @@ def test_a_refused_call_changes_nothing(call) -> None:
     assert (forest.predict_proba(rows(9)) == before.predict_proba(rows(9))).all()
 
 
+@pytest.mark.parametrize("label", [None, np.datetime64("2026-01-01")])
+def test_labels_that_are_missing_or_of_another_kind_are_refused_in_words(label: Any) -> None:
+    X = rows(9)
+    forest = AMFClassifier(2, random_state=0).fit(X, [0, 1, 1] * 3)
+    before = copy.deepcopy(forest)
+    for y in (np.array([label]), np.array([0, label], dtype=object)):
+        with pytest.raises(DataError, match="y has labels"):
+            forest.partial_fit(X[: len(y)], y)
+    assert same_forest(forest, before)
+
+
 def test_rows_of_another_width_never_reach_a_kernel() -> None:
     forest = fitted().forest_
     for wrong in (rows(3, d=1), rows(3, d=5), rows(3)[0]):
