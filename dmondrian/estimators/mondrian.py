@@ -20,6 +20,7 @@ from dmondrian.ensemble.settings.lifetime import Lifetime, PowerLifetime, check_
 from dmondrian.errors import ParameterError
 from dmondrian.estimators._sklearn_private import Interval, StrOptions
 from dmondrian.estimators.base import BaseForest
+from dmondrian.estimators.class_weight import BALANCED
 from dmondrian.estimators.column_lifetimes import ColumnLifetimes
 from dmondrian.estimators.one_state import in_one_state, one_state
 from dmondrian.forest.merge import merge
@@ -130,6 +131,12 @@ class MondrianForest(ColumnLifetimes):
         if len(encodings) > 1:
             raise ParameterError(
                 "forests that encode missing values or categories in other ways cannot be merged"
+            )
+        weights = [other._begun_with.get("class_weight") for other in (self, *others)]
+        if any(weight != weights[0] or weight == BALANCED for weight in weights):
+            raise ParameterError(
+                f"forests of class_weight={weights[:5]!r} cannot be merged: expected the same for "
+                'all, in numbers, as "balanced" is by the rows of each'
             )
         names = _common_names(getattr(one, "feature_names_in_", None) for one in (self, *others))
         forest = merge([other.forest_ for other in (self, *others)])

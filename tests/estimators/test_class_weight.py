@@ -219,3 +219,17 @@ def test_held_out_rows_choose_a_lifetime_with_it() -> None:
     other.choose_lifetime(X[200:], LABELS[200:], BY_CLASS[200:])
     np.testing.assert_array_equal(own.lifetimes_, other.lifetimes_)
     np.testing.assert_array_equal(own._held_out_path.risks, other._held_out_path.risks)
+
+
+def test_forests_of_other_weights_are_not_merged() -> None:
+    def part(rows: slice, weight: Any) -> MondrianForestClassifier:
+        forest = MondrianForestClassifier(**SMALL, domain="cube", class_weight=weight)
+        return forest.fit(X[rows], LABELS[rows])
+
+    first, last = slice(0, 200), slice(200, len(X))
+    whole = part(slice(None), {"yes": 2.0}).predict_proba(X)
+    merged = part(first, {"yes": 2.0}).merge(part(last, {"yes": 2.0}))
+    assert (merged.predict_proba(X) == whole).all()
+    for one, other in (({"yes": 2.0}, {"yes": 3.0}), (None, {"yes": 2.0}), ("balanced",) * 2):
+        with pytest.raises(ParameterError, match="class_weight"):
+            part(first, one).merge(part(last, other))
