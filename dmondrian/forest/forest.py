@@ -172,7 +172,8 @@ class Forest(Ensemble):
     ) -> None:
         """Learn rows X, y, w in order; what others could read is changed ``alone``."""
         if self.parameters.learns_jointly:
-            with alone(), _as_one(self):
+            # A ridge or memory that does not suffice is refused between two steps.
+            with alone(), _as_one(self, ParameterError):
                 self.exact = learn_jointly(self, self.exact, rows, n_threads)
             return
         X, y, w = rows
@@ -442,14 +443,17 @@ def _learn(
 
 
 @contextmanager
-def _as_one(ensemble: Ensemble) -> Iterator[None]:
+def _as_one(ensemble: Ensemble, *refusals: type[BaseException]) -> Iterator[None]:
     """Mark trees as torn if they learn rows, and what is kept beside them does not.
 
     A calibration, the first rows or exact sums: trees that are ahead of it are those of no stream.
+    ``refusals`` leave both at the same row.
     """
     before = ensemble.total_weight
     try:
         yield
+    except refusals:
+        raise
     except BaseException:
         ensemble.store.is_torn = ensemble.store.is_torn or ensemble.total_weight != before
         raise
