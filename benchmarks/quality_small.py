@@ -30,12 +30,13 @@ from benchmarks.pages import Figure, Number, Page, publish, runs_of
 from benchmarks.peers.runner import Worker, interpreter, save_input, started
 from benchmarks.quality import MODELS, counted, wins
 from benchmarks.records import RESULTS, Records, table
+from dmondrian.drift.scaled_trees import FIRST_SCALED
 
 PEERS = (
     *("random forest 100", "extra trees 100", "LightGBM 100"),
     *("hist boosting 100", "CatBoost 100"),
 )
-OURS = quality.OURS[:2]  # scaled trees come when there are more rows
+OURS, SCALED = quality.OURS, quality.OURS[2]
 LABELS = (*OURS, *PEERS)
 SIZES = (300, 1000, 3000)
 SEEDS = 5
@@ -52,6 +53,11 @@ DECIDING = ("log_loss", "r2")
 WARM_ROWS = 600  # reach every compiled path
 
 
+def labels_of(size: int) -> list[str]:
+    """Return the models that are measured on so many rows: of few no scaled tree is grown."""
+    return [label for label in LABELS if label != SCALED or size > FIRST_SCALED]
+
+
 def body(records: Records) -> str:
     """Return on how many sets ours are ahead, and a table of each size and metric."""
     sizes = sorted({record["n_train"] for record in records})
@@ -64,10 +70,11 @@ def body(records: Records) -> str:
                 if any(metric in cell for cell in cells.values()):
                     first = next(iter(cells.values()))
                     about = [name, first["n_test"], first["n_features"], first["n_classes"] or "-"]
-                    spreads = [spread(cells.get(label, {}).get(metric)) for label in LABELS]
+                    labels = labels_of(size)
+                    spreads = [spread(cells.get(label, {}).get(metric)) for label in labels]
                     rows.append([*about, *spreads])
             if rows:
-                head = ["set", "held out", "d", "K", *LABELS]
+                head = ["set", "held out", "d", "K", *labels_of(size)]
                 parts.append(f"## {size} rows: {title}\n\n{table(head, rows)}")
     return "\n".join([*parts, left_out(records)])
 
@@ -93,7 +100,8 @@ def left_out(records: Records) -> str:
     lines = []
     for size in SIZES:
         found = {(r["set"], r["model"]) for r in records if r["n_train"] == size}
-        names = [n for n in datasets.NAMES if not all((n, label) in found for label in LABELS)]
+        labels = labels_of(size)
+        names = [n for n in datasets.NAMES if not all((n, label) in found for label in labels)]
         lines += [f"- {size} rows: {', '.join(names)}"] if names else []
     why = (
         "With all models. Sets have too few rows, or a class is not among the rows to learn, or"
@@ -140,9 +148,10 @@ def ahead(size: int, model: str, other: str, metric: str = "log_loss") -> Figure
 SHORT = {"forest": PEERS[0], "lightgbm": PEERS[2], "catboost": PEERS[4]}
 NUMBERS = {
     f"{word}_{ours}_{peer}": ahead(size, model, label)
-    for word, size in zip(("least", "middle"), SIZES[:2], strict=True)
-    for ours, model in zip(("own", "boosted"), OURS, strict=True)
+    for word, size in zip(("least", "middle", "most"), SIZES, strict=True)
+    for ours, model in zip(("own", "boosted", "scaled"), OURS, strict=True)
     for peer, label in SHORT.items()
+    if model in labels_of(size)
 }
 PAGE = Page(
     title="Quality on small tables",
@@ -154,11 +163,15 @@ PAGE = Page(
         "Sets on which a hundred AMF trees have a lower held-out log loss than a random forest,"
         " LightGBM and CatBoost of as many trees or rounds, by means over seeds: at the smallest"
         " size {least_own_forest}, {least_own_lightgbm} and {least_own_catboost}; at the next"
-        " {middle_own_forest}, {middle_own_lightgbm} and {middle_own_catboost}.",
+        " {middle_own_forest}, {middle_own_lightgbm} and {middle_own_catboost}; at the last"
+        " {most_own_forest}, {most_own_lightgbm} and {most_own_catboost}.",
         "Ten members that follow the stream and mix boosted sets, frozen after one pass: at the"
         " smallest size {least_boosted_forest}, {least_boosted_lightgbm} and"
         " {least_boosted_catboost}; at the next {middle_boosted_forest},"
-        " {middle_boosted_lightgbm} and {middle_boosted_catboost}.",
+        " {middle_boosted_lightgbm} and {middle_boosted_catboost}; at the last"
+        " {most_boosted_forest}, {most_boosted_lightgbm} and {most_boosted_catboost}, and with"
+        " scaled trees as well {most_scaled_forest}, {most_scaled_lightgbm} and"
+        " {most_scaled_catboost}.",
         "Cells are mean and standard deviation over seeds, which draw rows and models; rows held"
         " out are others of the set. Strings are one-hot encoded for all. What ours do was chosen"
         " on larger cuts of these sets; the page on quality names them.",
@@ -209,7 +222,7 @@ def main() -> None:
         for size in sorted(args.sizes):
             found = cuts(args.sets, [size], args.seeds, args.data, Path(folder))
             for label, peer, trees, parameters in MODELS:
-                if label in args.models:
+                if label in args.models and label in labels_of(size):
                     measure(label, peer, trees, parameters, found, records, args)
     publish("quality_small", records)
 
