@@ -248,9 +248,8 @@ def test_events_of_the_run_are_reported_to_who_follows_it(run: Run) -> None:
         with following(run) as (printed, ending):
             wait_until(lambda: "process" in printed())
             later = {**event, "number": 2, "text": "lost worker b"}
-            lease.set_progress(
-                STANDS, events=[event, later, {"number": 3, "of": "another version"}, 7]
-            )  # type: ignore[list-item]  # of no version
+            of_no_version: list[Any] = [{"number": 3, "of": "another version"}, 7]
+            lease.set_progress(STANDS, events=[event, later, *of_no_version])
             wait_until(lambda: "lost worker b" in printed())
             time.sleep(2 * BEAT_SECONDS)
             lease.end("finished")

@@ -88,7 +88,7 @@ def test_forecasts_and_weights_are_those_of_the_reference(
     np.testing.assert_array_equal(np.concatenate(found), expected)
     clock = forest.blocks.clock
     assert clock == forest.guard.blocks.clock
-    assert (clock.block, clock.n_before, clock.n_late) == (
+    assert (clock.block, clock.n_last_full, clock.n_late) == (
         reference.newest, reference.n_before, reference.n_late,
     )  # fmt: skip
     assert clock.n_rows == len(reference.rows[reference.newest]) == len(forest.waiting.y)
