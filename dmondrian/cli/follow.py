@@ -109,7 +109,7 @@ def follow(arguments: argparse.Namespace, output: Output) -> int:
             if arguments.once:
                 raise
             output.close_bar()
-            output.note(str(stop) or "stopped; the last checkpoint stands")
+            output.note(str(stop) or "stopped; the last checkpoint is kept")
             return 0
     output.close_bar()
     if not arguments.once:

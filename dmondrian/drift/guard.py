@@ -282,9 +282,8 @@ def _mixer(n_kinds: int, delay: int, label_policies: LabelPolicies, is_timed: bo
     permanent, everyone = n_kinds, n_kinds + 1
     some = (*range(n_kinds), permanent)
     slower = math.sqrt(delay)
-    if (
-        label_policies.mixing is not None
-    ):  # means have no powers; the guard learns how sure the forest is
+    if label_policies.mixing is not None:
+        # Means have no powers; the guard learns how sure the forest is.
         start = (1.0 / len(some),) * len(some)
         experts = [
             Expert((everyone,), (1.0,), 0.0),

@@ -53,9 +53,7 @@ class Weights(NamedTuple):
 
     inputs: np.ndarray  # float64 [E, G]; 0 of inputs that an expert does not take
     experts: np.ndarray  # float64 [E], sum 1
-    scale: (
-        np.ndarray
-    )  # float64 [3], what linear experts know of their errors; [0] of geometric ones
+    scale: np.ndarray  # float64 [3], what linear experts know of their errors; [0] of others
 
 
 class Steps(NamedTuple):

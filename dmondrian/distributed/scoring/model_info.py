@@ -54,7 +54,7 @@ class Model:
 
     @property
     def delay(self) -> int | None:
-        """Rows of the last block of labels, of a forest that follows the stream; else None."""
+        """Rows of a block of labels, of time of the last full one; None if it does not follow."""
         return None if self.guard is None else self.guard.blocks.delay
 
     @property

@@ -539,9 +539,7 @@ class Coordinator:
             if not free:
                 break
             first = min(state.sent for state in free)
-            is_saving = (
-                first in self._checkpoint_units
-            )  # then these alone: saving takes its own time
+            is_saving = first in self._checkpoint_units  # these alone: saving takes its time
             unfit = self._checkpoint_units if not is_saving else range(first + 1, limit)
             free = [state for state in free if state.sent not in unfit]
             free.sort(key=lambda state: (state.sent, state.shard))

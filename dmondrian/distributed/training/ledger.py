@@ -268,9 +268,8 @@ class Ledger:
         if first.y is None:
             return
         sampled = [chunk.sampled for chunk in chunks if chunk.sampled is not None]
-        drawn = (
-            sum_samples(sampled) if sampled else None
-        )  # where rows are not forecast but for these
+        # Where rows are not forecast but for these.
+        drawn = sum_samples(sampled) if sampled else None
         if sums is not None and sums.sampled is not None:
             drawn = sums.sampled
         if mean is None and sums is not None and sums.total is not None:

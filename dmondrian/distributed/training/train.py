@@ -214,7 +214,7 @@ def train(
     on_event : callable or None
         Called with each :class:`Event`, in the thread that trains: windows of rows, checkpoints,
         held-out metrics, alerts, losses of workers. What it raises ends the call; the last
-        checkpoint stands. For the state once a second see `progress`.
+        checkpoint is kept. For the state once a second see `progress`.
     metrics_port : int or None
         Serve metrics for Prometheus at this port while the call lasts, 0 for any free one, which
         is logged. Needs the extra ``prometheus``.
