@@ -44,6 +44,7 @@ ENTRIES: dict[str, tuple[type, ...]] = {
     "label_dtype": _TEXT,
     "feature_names": _LIST,
     "categories": _LIST,
+    "time_units": _LIST,
     "schema": _OBJECT,
     "plan": _TEXT,
     "progressive": (bool,),

@@ -49,7 +49,12 @@ from dmondrian.estimators.feature_scales import (
     thresholds_of_given,
     units_of,
 )
-from dmondrian.estimators.frame_values import error_of_values, missing_times
+from dmondrian.estimators.frame_values import (
+    check_units,
+    error_of_values,
+    missing_times,
+    time_units,
+)
 from dmondrian.estimators.memory_check import check_memory
 from dmondrian.estimators.missing_values import ALLOWED, ENCODE, filling, with_indicators
 from dmondrian.estimators.one_state import in_one_state
@@ -483,6 +488,12 @@ class BaseForest(BaseEstimator):
                 raise (error if named is None else named) from None
             raise
         rows = found[0] if isinstance(found, tuple) else found
+        if not reset:
+            check_units(data[0], self.__dict__.get("_time_units", ()))
+        elif (units := time_units(data[0], rows.shape[1])) is not None:
+            self._time_units = units
+        else:
+            self.__dict__.pop("_time_units", None)
         if (is_missing := missing_times(data[0], rows)) is not None:
             if finite is True:
                 raise self._error_of_missing_values()

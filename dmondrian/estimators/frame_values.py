@@ -1,18 +1,21 @@
 """Values of frames and arrays that are no numbers: texts, and times.
 
 Relies on NumPy. Promises that a missing time is a missing value, and that columns which cannot be
-learned are named. Times themselves are numbers since 1970, in the units of their type.
+learned are named. Times themselves are numbers since 1970, in the units of their type; a forest
+keeps the units of its first rows, and refuses times in others.
 
 Shapes: n rows, d columns.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from dmondrian.errors import ParameterError
+from dmondrian.errors import DataError, ParameterError
 
 _OF_TIMES = "date", "time", "duration", "period"  # pandas', polars', Arrow's and NumPy's types
 _MISSING_TIME = np.float32(np.iinfo(np.int64).min)  # what a conversion makes of NaT
@@ -39,6 +42,44 @@ def missing_times(X: Any, rows: Any) -> np.ndarray | None:
         return None
     is_missing: np.ndarray = rows == _MISSING_TIME
     return is_missing if is_missing.any() else None
+
+
+def time_units(X: Any, d: int) -> list[str] | None:
+    """Return the unit of each of d columns, "" of numbers; None where no column is of times."""
+    types = _types(X)
+    if not any(map(_is_of_times, types)):
+        return None
+    units = [_unit(kind) if _is_of_times(kind) else "" for kind in types]
+    return units if len(units) == d else units[:1] * d  # an array has one type
+
+
+def check_units(X: Any, units: Sequence[str]) -> None:
+    """Refuse times in other units than those of the first rows.
+
+    Parameters
+    ----------
+    X : array-like
+        Rows as they were given; numbers are taken as they are.
+    units : sequence of str
+        As :func:`time_units` returned them of the first rows; none where that is not known.
+
+    Raises
+    ------
+    DataError
+        With the column and both units.
+    """
+    now = time_units(X, len(units)) if units else None
+    if now is None:
+        return
+    names = names_of(X) or range(len(units))
+    for name, unit, known in zip(names, now, units, strict=True):
+        if unit and unit != known:
+            begun = f"times in the unit {known!r}" if known else "numbers"
+            raise DataError(
+                f"column {name!r} of X has times in the unit {unit!r}, and had {begun} in the "
+                "first rows that were learned: convert it, as forests take times for numbers in the "
+                "unit of their type"
+            )
 
 
 def error_of_values(frame: Any, error: Exception, reset: bool) -> ParameterError | None:
@@ -91,6 +132,12 @@ def _types(X: Any) -> list[Any]:
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
         return list(X.dtypes)
     return [X.dtype] if hasattr(X, "dtype") else []
+
+
+def _unit(kind: Any) -> str:
+    """Return the unit of a type of times, as NumPy writes it."""
+    found = re.search(r"(?:\[|time_unit=')(\w+)", str(kind))
+    return {"day": "D"}.get(found[1], found[1]) if found else "D"  # polars' Date names none
 
 
 def _is_of_times(kind: Any) -> bool:

@@ -89,6 +89,13 @@ def load_estimator(path: str | PathLike[str]) -> Any:
         names = None if names is None else names[::2]  # each column, and whether it is missing
     fitted = unfitted._adopt(forest, classes, names)
     fitted._is_of_run = model.get("schema") is not None or bool(model.get("takes_encoded_rows"))
+    if (units := model.get("time_units")) is not None:  # earlier versions kept none
+        if len(units) != fitted.n_features_in_ or not all(isinstance(one, str) for one in units):
+            raise CorruptError(
+                f"{path}: run.json's time_units should be texts, one of each of "
+                f"{fitted.n_features_in_} columns; found {str(units)[:80]}"
+            )
+        fitted._time_units = units
     if model.get("interval_scores") is not None:
         coverage = model.get("interval_coverage")
         is_signed = isinstance(fitted, LabelIntervals) and type(coverage) is float

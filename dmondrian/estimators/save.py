@@ -49,6 +49,8 @@ def save_estimator(estimator: Any, path: str | PathLike[str]) -> None:
             None if column is None else [column.name, column.type, list(column.levels)]
             for column in columns
         ]
+    if (units := estimator.__dict__.get("_time_units")) is not None:
+        model["time_units"] = list(units)
     if hasattr(estimator, "interval_scores_"):
         model["interval_scores"] = [encode_float(score) for score in estimator.interval_scores_]
         model["interval_coverage"] = getattr(estimator, "interval_coverage_", None)
