@@ -77,7 +77,7 @@ def check_units(X: Any, units: Sequence[str]) -> None:
             begun = f"times in the unit {known!r}" if known else "numbers"
             raise DataError(
                 f"column {name!r} of X has times in the unit {unit!r}, and had {begun} in the "
-                "first rows that were learned: convert it, as forests take times for numbers in the "
+                "first rows that were learned: convert it, as times are taken for numbers in the "
                 "unit of their type"
             )
 
