@@ -171,7 +171,8 @@ def _evaluate(
 ) -> dict[str, Any]:
     """Evaluate a model on data that have all its columns."""
     plan = make_scoring_plan(data, model.schema, target=True)
-    if n_learned := count_learned(model_url, plan.blocks):
+    counted_rows = count_learned(model_url, plan.blocks)
+    if n_learned := counted_rows or 0:
         share = "all" if n_learned == plan.n_rows else f"{n_learned:,} of the"
         _log.warning(
             "%s %s were learned by the model, which makes it look better than it is: evaluate "
@@ -184,7 +185,9 @@ def _evaluate(
     metrics = measure(model, plan, client, n_workers, threads, limit)
     if model.n_draws is None:
         known = f"The model learned {n_learned:,} of these rows."
-        if not n_learned:
+        if counted_rows is None:
+            known = "Whether the model learned these rows is not known: its plan cannot be read."
+        elif not n_learned:
             known = (
                 "The model learned none of these files. Whether it learned the same rows from "
                 "other files is not known."

@@ -19,19 +19,19 @@ from dmondrian.errors import CheckpointError, StoreError
 RowGroup = tuple[tuple[str | int, ...], int]  # identity of a file, and the row group's number
 
 
-def count_learned(model_url: str, blocks: Iterable[Block]) -> int:
+def count_learned(model_url: str, blocks: Iterable[Block]) -> int | None:
     """Return how many rows of some blocks a model has learned, by the plan of its run.
 
-    Rows that wait for their labels are not learned. 0 if there is no readable plan: evaluation does
-    not need it.
+    Rows that wait for their labels are not learned. None if there is no readable plan: evaluation
+    does not need it.
     """
     run = Run.open(model_url)
     if run.run_json.get("plan") is None:
-        return 0
+        return None
     try:
         plan, manifest = stored_plan(run.stream), model_parts(run)[0][1]
     except (CheckpointError, StoreError):
-        return 0
+        return None
     rows = None if manifest.forest is None else manifest.forest.rows
     waiting = 0 if rows is None else int(rows["waiting"])
     learned = _rows_before(plan, max(manifest.position - waiting, 0))

@@ -429,6 +429,19 @@ def test_evaluation_recognises_a_copy_of_a_learned_file_and_not_rows_written_ane
     assert found["learned"].startswith("The model learned none of these files. Whether it")
 
 
+def test_evaluation_without_a_plan_says_nothing_of_learned_rows(
+    adult: Path, client: Client, undisturbed: TrainedRun, tmp_path: Path
+) -> None:
+    """Every row was learned, and the page had it that none was."""
+    run = shutil.copytree(undisturbed.run_url, tmp_path / "run")
+    for damage in (lambda path: path.write_bytes(b""), Path.unlink):
+        damage(run / "plan.parquet")
+        found = evaluate(run, adult / "part-0.parquet", client=client)
+        assert found["learned"] == (
+            "Whether the model learned these rows is not known: its plan cannot be read."
+        )
+
+
 def test_evaluation_of_a_label_never_seen_is_refused_by_name(
     adult: Path, client: Client, undisturbed: TrainedRun, tmp_path: Path
 ) -> None:
