@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from dmondrian.data.arrow_arrays import dtype_of
 from dmondrian.data.arrow_values import is_bytes, is_text
+from dmondrian.data.footers import open_parquet, read_columns
 from dmondrian.data.source import open_uri
 from dmondrian.data.tables import without_views
 from dmondrian.errors import CheckpointError, CorruptError, DataError, FencedError, ParameterError
@@ -66,7 +67,13 @@ def read_keys(file: str | os.PathLike[str], key: str) -> pa.Array:
     name = os.fspath(file)
     try:
         if name.lower().endswith((".parquet", ".pq", ".parq")):
-            keys = pq.read_table(name, columns=[key])[key].combine_chunks()
+            table = pq.read_table(
+                name,
+                columns=[key],
+                coerce_int96_timestamp_unit="us",
+                page_checksum_verification=True,
+            )
+            keys = table[key].combine_chunks()
         else:
             with open(name, encoding="utf-8-sig") as lines:
                 keys = pa.array([line.rstrip("\n") for line in lines if line.strip()], pa.string())
@@ -108,8 +115,8 @@ def find_rows(uris: Sequence[str], key: str, keys: pa.Array) -> Found:
     is_there, left = np.zeros(len(keys), np.bool_), []
     for uri in uris:
         with open_uri(uri) as source:
-            parquet, n_out = _with_key(pq.ParquetFile(source), key, uri), 0
-            for column in _keys_of(parquet, key):
+            parquet, n_out = _with_key(open_parquet(uri, source=source), key, uri), 0
+            for column in _keys_of(parquet, key, uri):
                 plain = _plain(column)
                 own = _as_values(keys, plain.type, uri)
                 n_out += _count(column, keys, uri)
@@ -150,8 +157,8 @@ def copy_without(uris: Sequence[str], out: str, key: str, keys: pa.Array) -> lis
             raise CheckpointError(
                 f"{store.url} has {name}, which is not this file without these keys: {_OTHER}"
             ) from error
-        again = _keys_of(pq.ParquetFile(pa.BufferReader(store.get(name))), key)
-        if sum(_count(part, keys, uri) for part in again):
+        again = open_parquet(name, source=pa.BufferReader(store.get(name)))
+        if sum(_count(part, keys, uri) for part in _keys_of(again, key, name)):
             raise CorruptError(f"{name} in {out} has rows that were to be left out")
         copied.append(Copied(name, n_rows, n_out, hashlib.sha256(data).hexdigest()))
     return copied
@@ -160,12 +167,12 @@ def copy_without(uris: Sequence[str], out: str, key: str, keys: pa.Array) -> lis
 def _without(uri: str, key: str, keys: pa.Array) -> tuple[bytes, int, int]:
     """Return a file's bytes without the rows of some keys, its rows, and how many are left out."""
     with open_uri(uri) as source:
-        parquet = _with_key(pq.ParquetFile(source), key, uri)
+        parquet = _with_key(open_parquet(uri, source=source), key, uri)
         sink, n_rows, n_out = pa.BufferOutputStream(), 0, 0
         schema = parquet.schema_arrow
         with pq.ParquetWriter(sink, schema, write_page_checksum=True) as writer:
             for group in range(parquet.metadata.num_row_groups):
-                table = parquet.read_row_group(group)
+                table = read_columns(parquet, uri, group, None)
                 plain = without_views(table)
                 kept = plain.filter(pc.invert(_is_in(table[key], keys, uri)))
                 kept = kept if plain is table else kept.cast(table.schema)
@@ -205,9 +212,9 @@ def _with_key(parquet: pq.ParquetFile, key: str, uri: str) -> pq.ParquetFile:
     return parquet
 
 
-def _keys_of(parquet: pq.ParquetFile, key: str) -> Iterable[Any]:
+def _keys_of(parquet: pq.ParquetFile, key: str, uri: str) -> Iterable[Any]:
     for group in range(parquet.metadata.num_row_groups):
-        yield parquet.read_row_group(group, columns=[key])[key]
+        yield read_columns(parquet, uri, group, [key])[key]
 
 
 def _count(column: pa.ChunkedArray, keys: pa.Array, uri: str) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from dmondrian import DataError, ParameterError
 from dmondrian.data.row_removal import copy_without, find_rows, read_keys
+from tests.flipped import flip_value
 
 
 def written(path: Path, **columns: Any) -> str:
@@ -84,3 +87,33 @@ def test_keys_of_types_that_arrow_does_not_compare(tmp_path: Path, who: pa.Array
     copy = pq.read_table(out / "00000001.parquet")
     assert copy.schema.types == [who.type, pa.string_view()]
     assert copy.to_pylist() == [{"who": None, "note": "z"}]
+
+
+def test_a_flipped_bit_is_refused_and_not_copied_under_a_new_checksum(tmp_path: Path) -> None:
+    path, rows = tmp_path / "a.parquet", str(tmp_path / "rows")
+    table = pa.table({"who": range(100), "x": np.linspace(0.0, 1.0, 100)})
+    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
+    pq.write_table(table, path, write_page_checksum=True, **plain)
+    whole = path.read_bytes()
+    path.write_bytes(flip_value(whole, 1))
+    with pytest.raises(DataError, match=r"a\.parquet, row group 0, "):
+        copy_without([str(path)], rows, "who", pa.array([1]))
+    path.write_bytes(flip_value(whole, 0))
+    with pytest.raises(DataError, match=r"a\.parquet, row group 0, "):
+        find_rows([str(path)], "who", pa.array([1]))
+    with pytest.raises(DataError, match=r"cannot read keys from .*a\.parquet"):
+        read_keys(path, "who")
+    path.write_bytes(whole[:-100])
+    with pytest.raises(DataError, match=r"a\.parquet"):
+        find_rows([str(path)], "who", pa.array([1]))
+    assert not [*tmp_path.glob("rows/*")]
+
+
+def test_times_of_96_bits_keep_far_dates(tmp_path: Path) -> None:
+    """The end of time that Spark and Hive write was another moment in the copy."""
+    far = [datetime.datetime(9999, 12, 31), datetime.datetime(2026, 1, 1)]
+    path = tmp_path / "a.parquet"
+    table = pa.table({"who": [1, 2], "until": pa.array(far, pa.timestamp("us"))})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    copy_without([str(path)], str(tmp_path / "rows"), "who", pa.array([2]))
+    assert pq.read_table(tmp_path / "rows")["until"].to_pylist() == far[:1]
