@@ -587,12 +587,17 @@ class LaggedFiles:
     def _state(self, names: Sequence[str], end: int) -> KeyedLags:
         """Return what goes on behind the last row: by a state, or by the rows that lags reach."""
         states = {at: name for name, at in self._states() if at <= end}
-        newest = max(states, default=0)
         far = max(0, end - int(self._settings["n_rows"]))  # no lag reaches rows before
         begin = max((_at(name) for name in names if _at(name) <= far), default=0)
-        if newest and newest >= begin:
-            table = pq.read_table(pa.BufferReader(self._store.get(states[newest])))
-            lags, begin = KeyedLags.restored(table), newest
+        for position in sorted((at for at in states if at >= max(begin, 1)), reverse=True):
+            state = pa.BufferReader(self._store.get(states[position]))
+            try:
+                table = pq.read_table(state, page_checksum_verification=True)
+                lags, begin = KeyedLags.restored(table), position
+                break
+            except (pa.ArrowException, OSError, DataError) as error:  # rows have all of it
+                name = f"{self.out.rstrip('/')}/{states[position]}"
+                _log.warning("%s is damaged, so earlier rows are read (%s)", name, error)
         else:
             lags = lags_of(self._settings, self._target)
             lags.pass_over(begin)

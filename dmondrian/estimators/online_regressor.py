@@ -19,7 +19,9 @@ class OnlineRandomForestRegressor(OnlineRandomForest, ForestRegressor):
     """Random forest for numbers that chooses its splits by the fall of the variance, online.
 
     The frame is that of :class:`dmondrian.OnlineRandomForestClassifier`: streams, candidates and a
-    bounded fringe. D13 proves consistency for classification only.
+    bounded fringe. D13 proves consistency for classification only. A tree forecasts 0 until a row
+    has come to its estimation stream, and is averaged in: of the first few rows alone the mean of
+    trees may be nearer to 0 than all labels.
 
     Parameters
     ----------

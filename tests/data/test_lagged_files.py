@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from dmondrian.data import Schema, lagged_files, make_plan
 from dmondrian.data.lag_settings import checked_lags, lags_of, without_lags
 from dmondrian.data.lagged_files import LaggedFiles
 from dmondrian.store import Store, open_store
+from tests.flipped import flip_value
 
 N = 300
 WANTED = {"columns": ["price", "sold", "word"], "lags": [1, 3], "key": "shop", "n_rows": 40}
@@ -194,6 +196,24 @@ def test_rows_are_needed_as_far_as_lags_reach(tmp_path: Path) -> None:
     (out / "000000000000260.parquet").unlink()
     with pytest.raises(DataError, match=r"lacks 000000000000260\.parquet"):
         follow(out, tmp_path / "data" / "000.parquet", tmp_path / "scored")
+
+
+def test_a_damaged_state_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A flipped bit of it was another lag, and a cut state a traceback."""
+    rows = series()
+    put(rows.slice(0, 200), tmp_path / "data", [])
+    files(tmp_path / "first").take(tmp_path / "data")
+    put(rows.slice(200), tmp_path / "data", [])
+    n_columns = len(pq.read_schema(next((tmp_path / "first" / "_state").iterdir())))
+    damages = [lambda data, k=k: flip_value(data, k) for k in range(n_columns)]
+    for number, damage in enumerate([*damages, lambda data: data[:-9], lambda _: b""]):
+        out = Path(shutil.copytree(tmp_path / "first", tmp_path / str(number)))
+        for state in (out / "_state").iterdir():
+            state.write_bytes(damage(state.read_bytes()))
+        caplog.clear()
+        files(out).take(tmp_path / "data")
+        assert "is damaged, so earlier rows are read" in caplog.text
+        check(stored(out), rows)
 
 
 def by(rows: pa.Table) -> pa.Table:

@@ -429,10 +429,10 @@ def test_evaluation_recognises_a_copy_of_a_learned_file_and_not_rows_written_ane
     assert found["learned"].startswith("The model learned none of these files. Whether it")
 
 
-def test_evaluation_without_a_plan_says_nothing_of_learned_rows(
+def test_evaluation_without_a_plan_does_not_know_learned_rows(
     adult: Path, client: Client, undisturbed: TrainedRun, tmp_path: Path
 ) -> None:
-    """Every row was learned, and the page had it that none was."""
+    """Every row was learned, and the words were that none was."""
     run = shutil.copytree(undisturbed.run_url, tmp_path / "run")
     for damage in (lambda path: path.write_bytes(b""), Path.unlink):
         damage(run / "plan.parquet")
