@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks.peers.build import CAPYMOA, java
 from benchmarks.peers.runner import ENVIRONMENTS, interpreter
 from dmondrian import AMFClassifier
+from dmondrian.drift.waiting_rows import LONGEST_ADVISED
 
 OWN, PEER, BASELINE = "own", "peer", "baseline"
 
@@ -82,10 +83,14 @@ LEARNERS: dict[str, Learner] = {
 def parameters_of(learner: Learner, delay: int, in_blocks: bool) -> dict[str, Any]:
     """Return the parameters of an estimator of this package on a stream of this delay.
 
-    Where labels each come so many rows late, forests that follow the stream take them in blocks of
-    a quarter as many, as their docstring advises, or of fewer.
+    Where labels come in blocks, forests that follow the stream have the delay that is advised for
+    files that are scored later. Where labels each come so many rows late, they take them in blocks
+    of a quarter as many, as their docstring advises, or of fewer.
     """
-    delay = delay if in_blocks else min(max(1, delay // 4), learner.most_waiting or delay)
+    if in_blocks:
+        delay = min(delay, LONGEST_ADVISED)
+    else:
+        delay = min(max(1, delay // 4), learner.most_waiting or delay)
     own = learner.parameters.items()
     return {name: delay if value is DELAY else value for name, value in own}
 

@@ -17,6 +17,7 @@ from benchmarks.pages import Number, Page, runs_of, single
 from benchmarks.peers.build import RECIPES
 from benchmarks.peers.runner import ENVIRONMENTS
 from benchmarks.records import MACHINE, Records, table
+from dmondrian.drift.waiting_rows import LONGEST_ADVISED
 
 AT_ONCE = ARRIVALS[0]
 OURS, FEW, BOOSTED, SCALED = "AMF follow 10", "AMF follow 4", "AMF boosted 10", "AMF scaled 10"
@@ -305,7 +306,8 @@ def peers() -> str:
         " so far, and the newest known label, as surely as it was right so far. Where each"
         " label comes late, forests that follow the stream learn in blocks of a quarter of the"
         " delay, or in 64s or 16s: what these know is newer, and their weights are learned from"
-        " forecasts that are newer than those that count."
+        " forecasts that are newer than those that count. Where labels come in blocks, they have"
+        f" the delay that is advised for files that are scored later, at most {LONGEST_ADVISED}."
     )
 
 

@@ -454,10 +454,10 @@ def row_by_row(args, X, y, n_classes):
 def in_calls(args, X, y, n_classes):
     """Return what forests of this package forecast of all rows in one call, and seconds.
 
-    Forests that follow a stream forecast each row as they would row by row, at their own delay. The
-    others' forecasts are those of settings that no first rows have chosen.
+    Forests that follow a stream forecast each row as they would row by row. The others' forecasts
+    are those of settings that no first rows have chosen.
     """
-    if args.delay > 1 and not args.in_blocks:
+    if args.delay > 1:
         return late_in_calls(args, X, y, n_classes)
     from dmondrian.prequential.forecasts import forecast_and_learn_all, mean_over_trees
 
@@ -478,16 +478,19 @@ def in_calls(args, X, y, n_classes):
 def late_in_calls(args, X, y, n_classes):
     """Return what a forest that follows a stream forecasts of rows whose labels come late.
 
-    As it learns at the ends of its own blocks alone, rows between are forecast in one call.
+    Rows between two of its states are forecast in one call: labels that come in blocks give it one
+    at the end of each, those that come one by one at the ends of its own blocks alone.
     """
     model = dmondrian(args, n_classes)
     found, size = unknown(len(X), n_classes), model.delay
     named = {"classes": np.arange(n_classes)} if n_classes else {}
     ask = model.predict_proba if n_classes else model.predict
     clock = time.process_time()
-    for stop in range(size, len(X) - args.delay + 2, size):
-        model.partial_fit(X[stop - size : stop], y[stop - size : stop], **named)
-        asked = slice(stop + args.delay - 1, stop + args.delay - 1 + size)
+    # How many rows come at once, and how many from the first of these to the next that is asked.
+    come, ahead = (args.delay, args.delay) if args.in_blocks else (size, size + args.delay - 1)
+    for start in range(0, len(X), come):
+        model.partial_fit(X[start : start + come], y[start : start + come], **named)
+        asked = slice(start + ahead, start + ahead + come)
         if len(X[asked]):
             found[asked] = ask(X[asked]).reshape(-1, found.shape[1])
     return found, {"calls_cpu_seconds": time.process_time() - clock}

@@ -314,7 +314,7 @@ def test_the_delay_of_the_stream_is_that_of_the_forest() -> None:
     assert [is_asked(middle, delay, False) for delay in (256, 1024)] == [False, True]
     soon = LEARNERS["AMF follow 10 in 16s"]
     assert parameters_of(soon, 1024, False) == {"drift": "follow", "delay": 16}
-    assert parameters_of(soon, 1024, True) == {"drift": "follow", "delay": 1024}
+    assert parameters_of(soon, 1024, True) == {"drift": "follow", "delay": 256}
     asked = [(1, False), (64, False), (1024, False), (1024, True)]
     assert [is_asked(soon, *at) for at in asked] == [False, False, True, False]
     assert all(is_asked(follow, *at) for at in asked)
