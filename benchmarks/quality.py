@@ -37,7 +37,10 @@ CALIBRATED = {"calibrate": True}
 FOLLOWING = {"drift": "follow"}
 BOOSTED = {**FOLLOWING, "experts": ["mondrian", "boosted"]}
 SCALED = {**FOLLOWING, "experts": ["mondrian", "boosted", "scaled"]}
-LATE = {**SCALED, "delay": 64}  # as `benchmarks.drift.later` advises for rows that are scored later
+LATE = {
+    **SCALED,
+    "delay": 64,
+}  # for rows that are scored later; `benchmarks.drift.later` has others
 # label, peer, trees, dmondrian's parameters
 MODELS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     ("dmondrian 10", "dmondrian", 10, {}),
@@ -309,9 +312,9 @@ PAGE = Page(
         " is {scaled_forest_others}, {scaled_lightgbm_others}, {scaled_hist_others},"
         " {scaled_xgboost_others} and {scaled_catboost_others}. Their R2 is higher than without on"
         " {scaled_boosted_r2} sets, than that of the random forest on {scaled_forest_r2}, of"
-        " LightGBM on {scaled_lightgbm_r2}. Where they learn to mix from labels that come late, as"
-        " is advised for rows that are scored later, the loss of electricity is {late_drift} in"
-        " place of {scaled_drift}; it is lower on {late_scaled} sets, and lower than that of the"
+        " LightGBM on {scaled_lightgbm_r2}. Where they learn to mix from labels that come late, for"
+        " rows that are scored later, the loss of electricity is {late_drift} in place of"
+        " {scaled_drift}; it is lower on {late_scaled} sets, and lower than that of the"
         " random forest on {late_forest}, of LightGBM on {late_lightgbm}, of histogram boosting on"
         " {late_hist}, of XGBoost on {late_xgboost} and of CatBoost on {late_catboost}. The R2 of"
         " trump_approval is {late_trump} in place of {scaled_trump}; it is higher on"

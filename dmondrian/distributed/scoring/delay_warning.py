@@ -1,7 +1,7 @@
 """A warning about forests that follow the stream, asked for more rows than they wait for labels.
 
-Relies on nothing that learns. Promises to warn where rows clearly outlast the delay, and a longer
-one is known to be better.
+Relies on nothing that learns. Promises to warn only where a delay that is clearly longer is
+advised: which of two near ones forecasts later files better depends on the stream.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CLEARLY = 4  # times the delay
 def warn_of_delay(
     parameters: ForestParameters, n_rows: int, n_trained: int, delay: int | None = None
 ) -> None:
-    """Warn if a forest with a longer delay would forecast rows better, as far as is known.
+    """Warn if a delay that is clearly longer than a forest's is advised for such rows.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def warn_of_delay(
         return
     period, delay = parameters.following.period, delay or parameters.following.delay
     better = delay_for_later(n_trained, n_rows)
-    if n_rows <= _CLEARLY * delay or better <= delay:
+    if better <= _CLEARLY * delay:
         return
     advice = f"with delay = {better}, or without drift, whichever forecasts such a file better"
     known = "at once" if delay == 1 else f"{delay:,} rows later"

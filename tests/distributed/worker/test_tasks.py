@@ -254,7 +254,7 @@ def test_bundles_that_come_in_any_order_and_twice_learn_each_row_once(worker: Wo
         assert header == learned(worker, 3000, n)[0].stored()[0]
 
 
-def test_no_step_begins_after_hold(worker: Worker) -> None:
+def test_no_step_begins_after_a_halt(worker: Worker) -> None:
     worker.ask_together(restore, [worker.order_to_restore(n) for n in (0, 1)])
     (rests,) = worker.client.run(halt, worker.run.url, worker.attempt, 1).values()
     assert rests == {0: 0, 1: 0}
