@@ -37,10 +37,8 @@ CALIBRATED = {"calibrate": True}
 FOLLOWING = {"drift": "follow"}
 BOOSTED = {**FOLLOWING, "experts": ["mondrian", "boosted"]}
 SCALED = {**FOLLOWING, "experts": ["mondrian", "boosted", "scaled"]}
-LATE = {
-    **SCALED,
-    "delay": 64,
-}  # for rows that are scored later; `benchmarks.drift.later` has others
+# For rows that are scored later; `benchmarks.drift.later` has other delays.
+LATE = {**SCALED, "delay": 64}
 # label, peer, trees, dmondrian's parameters
 MODELS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     ("dmondrian 10", "dmondrian", 10, {}),

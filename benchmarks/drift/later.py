@@ -175,8 +175,8 @@ PAGE = Page(
         " with a delay of one row on {at_once}, and at most {worst_at_once} times.",
         "That delay has a lower loss than one row on {over_at_once}, and than a longer one on"
         " {over_long}.",
-        "A shorter one has a lower loss than one row on {short_over_at_once}, and than the advised"
-        " one on {short_over_advised}.",
+        "A delay of sixty-four rows has a lower loss than one row on {short_over_at_once}, and than"
+        " the advised one on {short_over_advised}.",
     ),
 )
 
