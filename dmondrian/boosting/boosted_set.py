@@ -12,6 +12,7 @@ Shapes: n rows, d columns, K classes, L leaves at most, T trees.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,13 @@ class BoostedSet:
 
     @classmethod
     def fit(
-        cls, X: np.ndarray, y: np.ndarray, w: np.ndarray, n_classes: int, growing: Growing
+        cls,
+        X: np.ndarray,
+        y: np.ndarray,
+        w: np.ndarray,
+        n_classes: int,
+        growing: Growing,
+        monotone: Sequence[int] = (),
     ) -> BoostedSet:
         """Return a set fitted to rows.
 
@@ -83,9 +90,12 @@ class BoostedSet:
         n_classes : int
             K > 1; 0 for numbers.
         growing : Growing
+        monotone : sequence of int
+            1 or -1 for each column with which answers rise or fall (of two classes, the log odds of
+            the second), 0 for others; none of more classes.
         """
         if not n_classes:
-            return cls._of_numbers(X, y, w, growing)
+            return cls._of_numbers(X, y, w, growing, monotone)
         labels = y.astype(np.int64)
         totals = np.zeros(n_classes)
         np.add.at(totals, labels, w)  # in the order of rows
@@ -96,12 +106,17 @@ class BoostedSet:
         if n_classes == 2:
             first = np.array([0.0, first[1] - first[0]])
             outputs = outputs[1:]
-        trees = _grown(X, labels, w, outputs, first, LogLoss(n_classes), 1.0, growing)
+        trees = _grown(X, labels, w, outputs, first, LogLoss(n_classes), 1.0, growing, monotone)
         return cls(trees, first)
 
     @classmethod
     def _of_numbers(
-        cls, X: np.ndarray, y: np.ndarray, w: np.ndarray, growing: Growing
+        cls,
+        X: np.ndarray,
+        y: np.ndarray,
+        w: np.ndarray,
+        growing: Growing,
+        monotone: Sequence[int],
     ) -> BoostedSet:
         """Return a set fitted to numbers, whose trees answer them in units of a power of two."""
         weight, total = (np.add.accumulate(part)[-1] for part in (w, w * (y - y[0])))
@@ -111,7 +126,7 @@ class BoostedSet:
         scale = math.ldexp(1.0, max(math.frexp(farthest)[1], _LEAST_EXPONENT))
         outputs = np.zeros(int(farthest > 0.0), np.int64)
         start, loss = np.zeros(1), SquaredLoss(_LARGEST_ERROR)
-        trees = _grown(X, apart / scale, w, outputs, start, loss, _LARGEST_ERROR, growing)
+        trees = _grown(X, apart / scale, w, outputs, start, loss, _LARGEST_ERROR, growing, monotone)
         return cls(trees, np.array([center]), scale)
 
     @property
@@ -224,12 +239,13 @@ def _grown(
     loss: LogLoss | SquaredLoss,
     largest: float,
     growing: Growing,
+    monotone: Sequence[int],
 ) -> Trees:
     """Return trees fitted to rows, round by round, until one has no split.
 
     Parameters
     ----------
-    X, w, growing
+    X, w, growing, monotone
         As in :meth:`BoostedSet.fit`.
     y : int64 [n] or float64 [n]
         Classes, or numbers in [-1, 1].
@@ -244,7 +260,9 @@ def _grown(
     bins, n = column_bins(X), len(X)
     total = float(np.add.accumulate(w)[-1]) * largest
     exponent = min(SUM_BITS - math.frexp(total)[1], _LARGEST_EXPONENT)
-    binned = Binned(*bins, y, read_only(w), math.ldexp(1.0, -exponent), math.ldexp(1.0, exponent))
+    directions = read_only(np.array(monotone, np.int8))
+    unit, per_unit = math.ldexp(1.0, -exponent), math.ldexp(1.0, exponent)
+    binned = Binned(*bins, directions, y, read_only(w), unit, per_unit)
     trees = _empty_trees(np.tile(outputs, growing.n_rounds), growing.n_leaves)
     space = _space(n, growing.n_leaves, len(bins.ends))
     scores = np.tile(first, (n, 1))
@@ -298,6 +316,7 @@ def _space(n: int, n_leaves: int, n_bins: int) -> Space:
         starts=numbers(n_leaves),
         counts=numbers(n_leaves),
         sums=numbers(n_leaves, 2),
+        bounds=np.empty((n_leaves, 2)),
         gains=np.empty(n_leaves),
         splits=numbers(n_leaves, 2),
         parents=numbers(n_leaves, 2),

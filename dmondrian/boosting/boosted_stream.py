@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,8 @@ class BoostedStream:
         No classes for numbers.
     fitting : int
         How sets are fitted: ``ROUNDS_FOUND``, but for streams that earlier versions began.
+    monotone : sequence of int
+        As in :meth:`BoostedSet.fit`.
 
     Attributes
     ----------
@@ -105,11 +107,18 @@ class BoostedStream:
         stream fits its own.
     """
 
-    def __init__(self, d: int, n_classes: int, seed: int, fitting: int = ROUNDS_FOUND) -> None:
+    def __init__(
+        self,
+        d: int,
+        n_classes: int,
+        seed: int,
+        fitting: int = ROUNDS_FOUND,
+        monotone: Sequence[int] = (),
+    ) -> None:
         self._d, self._n_classes, self._growing = d, n_classes, growing_of(n_classes)
         self.newest: BoostedSet | None = None
         self.get_or_fit: GetOrFit = _fit_always
-        self.fitting = fitting
+        self.fitting, self._monotone = fitting, monotone
         most = MOST_NEWEST if fitting >= ROUNDS_FOUND else _NEWEST_BEFORE
         self._kept = KeptRows(d, seed, most)
         self._longest_life = max(n_newest_of(d, most), _NEWEST_BEFORE) // 2
@@ -171,7 +180,7 @@ class BoostedStream:
             most = most_rounds_of(self._n_classes, self._d)
             found = rounds_after(self.newest, since, least, most)
             growing = growing if found is None else growing._replace(n_rounds=found)
-        return BoostedSet.fit(rows.X, y, rows.w, self._n_classes, growing)
+        return BoostedSet.fit(rows.X, y, rows.w, self._n_classes, growing, self._monotone)
 
     def kept_rows(self) -> LabelledRows:
         """Return the rows that are kept for the next sets."""

@@ -11,6 +11,11 @@ A tree grows leaf by leaf: the next split is that of most gain over all leaves,
 G and H the sums of gradients and second derivatives times weights; of equals the one of the first
 leaf, column and bin. A leaf answers -rate G / (H + l2).
 
+Where columns are monotone, what leaves answer rises, or falls, with these. A split on such a column
+whose sides would answer in the other order is left out. The mean of what its sides answer is a
+bound of all that is grown beneath them, from above on the lower side and from below on the other;
+splits are worth then what bounded answers gain (as the "basic" method of XGBoost and LightGBM).
+
 Gradients are whole numbers of a unit, so that their sums are exact in any order, the histogram of
 a leaf is that of its parent less its sibling's, and no machine differs. A second derivative has the
 count of its rows in its lowest bits, so that both are one sum. Exponentials and logarithms are the
@@ -57,6 +62,7 @@ class Binned(NamedTuple):
     usual: np.ndarray  # int64 [d]
     entries: np.ndarray  # int32
     rows_at: np.ndarray  # int64 [n + 1]
+    monotone: np.ndarray  # int8 [d], 1 or -1 for columns with which answers rise or fall; or [0]
     y: np.ndarray  # int64 [n], classes, or float64 [n], numbers in [-1, 1]
     w: np.ndarray  # float64 [n], > 0
     unit: float  # a power of two that gradients are multiples of
@@ -101,6 +107,7 @@ class Space(NamedTuple):
     starts: np.ndarray  # int64 [L], of a leaf's rows
     counts: np.ndarray  # int64 [L]
     sums: np.ndarray  # int64 [L, 2], as of a histogram
+    bounds: np.ndarray  # float64 [L, 2], of what a leaf answers, before its rate
     gains: np.ndarray  # float64 [L], of each leaf's best split
     splits: np.ndarray  # int64 [L, 2], its column and bin
     parents: np.ndarray  # int64 [L, 2], split and side that lead to a leaf
@@ -241,12 +248,26 @@ def swap_histograms(histograms, one, other):
 
 
 @inline
+def bounded_answer(growing, g, h, bounds):
+    """Return what a leaf of these sums answers best within bounds, before its rate."""
+    return max(bounds[0], min(bounds[1], -g / (h + growing.l2)))
+
+
+@inline
+def gain_of(growing, g, h, answer):
+    """Return what an answer gains, twice the loss that it takes from a leaf of these sums."""
+    return -answer * (2.0 * g + (h + growing.l2) * answer)
+
+
+@inline
 def find_split(growing, binned, space, leaf):
     """Write the best split of a leaf, and its gain, 0 for none. O(B)."""
     histograms, unit, l2 = space.histograms, binned.unit, growing.l2
     n, all_g, all_h = space.counts[leaf], space.sums[leaf, 0], space.sums[leaf, 1]
-    g = all_g * unit
-    own = g * g / ((all_h >> _ROW_BITS) * unit + l2)
+    g, h = all_g * unit, (all_h >> _ROW_BITS) * unit
+    own, bounds, is_bounded = g * g / (h + l2), space.bounds[leaf], binned.monotone.shape[0] > 0
+    if is_bounded:
+        own = gain_of(growing, g, h, bounded_answer(growing, g, h, bounds))
     best, column, bin_ = 0.0, np.int64(0), np.int64(0)
     for j in range(binned.of_rows.shape[0]):
         first, last = binned.starts[j], binned.starts[j + 1] - 1
@@ -267,6 +288,12 @@ def find_split(growing, binned, space, leaf):
                 continue
             a, c = left_g * unit, (all_g - left_g) * unit
             gain = a * a / (low + l2) + c * c / (high + l2) - own
+            if is_bounded:
+                left = bounded_answer(growing, a, low, bounds)
+                right = bounded_answer(growing, c, high, bounds)
+                if binned.monotone[j] * (right - left) < 0.0:
+                    continue
+                gain = gain_of(growing, a, low, left) + gain_of(growing, c, high, right) - own
             if gain > best:
                 best, column, bin_ = gain, np.int64(j), b - first
     space.gains[leaf], space.splits[leaf, 0], space.splits[leaf, 1] = best, column, bin_
@@ -297,6 +324,27 @@ def part_rows(binned, space, leaf, new):
 
 
 @inline
+def answer_of(growing, binned, space, leaf):
+    """Return what a leaf answers within its bounds, before its rate."""
+    g, h = space.sums[leaf, 0] * binned.unit, (space.sums[leaf, 1] >> _ROW_BITS) * binned.unit
+    return bounded_answer(growing, g, h, space.bounds[leaf])
+
+
+@inline
+def bound_sides(growing, binned, space, leaf, new, direction):
+    """Write the bounds of both sides of a split of ``leaf``, on a column of this direction."""
+    low, high = space.bounds[leaf, 0], space.bounds[leaf, 1]
+    space.bounds[new, 0], space.bounds[new, 1] = low, high
+    if direction == 0:
+        return
+    left = answer_of(growing, binned, space, leaf)
+    right = answer_of(growing, binned, space, new)
+    middle, lower = 0.5 * left + 0.5 * right, leaf if direction > 0 else new
+    space.bounds[lower, 1] = middle
+    space.bounds[leaf + new - lower, 0] = middle
+
+
+@inline
 def grow_tree(growing, binned, trees, t, space):
     """Grow tree number ``t`` to the gradients; return its splits. O(L (d n / 2 + B)) at most."""
     n = binned.y.shape[0]
@@ -307,6 +355,7 @@ def grow_tree(growing, binned, trees, t, space):
         space.sums[0, 0] += space.gradients[r]
         space.sums[0, 1] += space.curvatures[r]
     space.parents[0, 0], space.parents[0, 1] = -1, 0
+    space.bounds[0, 0], space.bounds[0, 1] = -np.inf, np.inf
     write_histogram(binned, space, np.int64(0))
     find_split(growing, binned, space, np.int64(0))
     n_leaves = 1
@@ -325,6 +374,8 @@ def grow_tree(growing, binned, trees, t, space):
             trees.children[t, space.parents[leaf, 0], space.parents[leaf, 1]] = split
         trees.children[t, split, 0], trees.children[t, split, 1] = -1 - leaf, -1 - new
         part_rows(binned, space, leaf, new)
+        direction = binned.monotone[column] if binned.monotone.shape[0] > 0 else 0
+        bound_sides(growing, binned, space, leaf, new, direction)
         space.parents[leaf, 0], space.parents[leaf, 1] = split, 0
         space.parents[new, 0], space.parents[new, 1] = split, 1
         n_leaves += 1
@@ -341,9 +392,7 @@ def grow_tree(growing, binned, trees, t, space):
         find_split(growing, binned, space, new)
     trees.n_splits[t] = n_leaves - 1
     for k in range(n_leaves):
-        g = space.sums[k, 0] * binned.unit
-        h = (space.sums[k, 1] >> _ROW_BITS) * binned.unit
-        step = -g / (h + growing.l2)
+        step = answer_of(growing, binned, space, k)
         step = max(-growing.largest_step, min(growing.largest_step, step))
         trees.answers[t, k] = growing.rate * step
     return n_leaves

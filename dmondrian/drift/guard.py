@@ -125,7 +125,8 @@ class Guard:
     def _new_mixer(self) -> Mixer:
         """Return a mixer that has learned nothing, for blocks of as many rows as now."""
         n_kinds, blocks = max(len(self._counts), 1), self.blocks
-        return _mixer(n_kinds, blocks.delay, self._label_policies, blocks.is_timed)
+        is_monotone = bool(self._parameters.monotone)
+        return _mixer(n_kinds, blocks.delay, self._label_policies, blocks.is_timed, is_monotone)
 
     @property
     def rows_so_far(self) -> dict[str, int]:
@@ -274,10 +275,13 @@ def guard_of(parameters: ForestParameters, numbers: Iterable[int], stored: Any) 
     return guard
 
 
-def _mixer(n_kinds: int, delay: int, label_policies: LabelPolicies, is_timed: bool) -> Mixer:
+def _mixer(
+    n_kinds: int, delay: int, label_policies: LabelPolicies, is_timed: bool, is_monotone: bool
+) -> Mixer:
     """Return the mixer of a guard of so many kinds of members.
 
-    The longer the delay, the slower its steps, and the more it begins with permanent trees alone.
+    Where forecasts are monotone in some columns, no weight falls below 0. The longer the delay, the
+    slower its steps, and the more it begins with permanent trees alone.
     """
     permanent, everyone = n_kinds, n_kinds + 1
     some = (*range(n_kinds), permanent)
@@ -301,4 +305,5 @@ def _mixer(n_kinds: int, delay: int, label_policies: LabelPolicies, is_timed: bo
     ]
     moving = _MOVING_SHARE / math.sqrt(slower)
     shares = [moving / 3.0] * 3 + [(1.0 - moving) / 2.0] * 2
-    return Mixer(n_kinds + 2, experts, delay, shares, is_timed=is_timed)
+    positive = range(n_kinds + 2) if is_monotone else ()
+    return Mixer(n_kinds + 2, experts, delay, shares, is_timed=is_timed, positive=positive)

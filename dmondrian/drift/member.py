@@ -158,9 +158,11 @@ class Member:
             rate = 0.0 if label_policies.is_regression else BOOSTED_RATE  # means have no powers
             experts.append(Expert(everything[-1:], (1.0,), rate))
         is_timed = parameters.following.period is not None
+        positive = everything[-1:] if parameters.monotone else ()  # what boosted sets answer
         self.mixer = Mixer(
-            len(everything), experts, delay, linear=label_policies.mixing, is_timed=is_timed
-        )
+            len(everything), experts, delay, linear=label_policies.mixing, is_timed=is_timed,
+            positive=positive,
+        )  # fmt: skip
 
     @property
     def n_inputs(self) -> int:

@@ -138,6 +138,7 @@ class Members(Forest):
         self.ages, self.blocks = Ages(settings.first, settings.last), LabelBlocks(settings)
         self.position = 0
         self.label_policies = label_policies_of(parameters)
+        self._monotone = np.flatnonzero(parameters.monotone)
         self.members = [
             Member(parameters, number, self.ages, self.blocks.delay)
             for number in self.tree_numbers.tolist()
@@ -225,8 +226,8 @@ class Members(Forest):
 
     def stream_of_sets(self, fitting: int) -> BoostedStream:
         """Return boosted sets of a stream without rows, of a ``fitting`` that it knows."""
-        parameters = self.parameters
-        return BoostedStream(parameters.n_features, parameters.n_classes, parameters.seed, fitting)
+        its = self.parameters
+        return BoostedStream(its.n_features, its.n_classes, its.seed, fitting, its.monotone)
 
     def _no_rows(self) -> LabelledRows:
         return LabelledRows(np.empty((0, self.parameters.n_features), np.float32), _NONE, _NONE)
@@ -484,16 +485,22 @@ class Members(Forest):
         scaled: Forest | None = None
         if self.scaled is not None:
             stop = self.position + len(rows.y)
-            scaled = self.scaled.grown_after(self.position, stop, boosted.kept_rows, n_threads)
+
+            def kept_rows() -> LabelledRows:
+                kept = boosted.kept_rows()
+                return kept._replace(X=self._without_monotone(kept.X))
+
+            scaled = self.scaled.grown_after(self.position, stop, kept_rows, n_threads)
         return _Born(boosted, scaled)
 
     def _learn_at_once(
         self, X: PreparedRows, y: np.ndarray, w: np.ndarray, born: _Born | None, n_threads: int
     ) -> Any:
         """Forecast and learn row after row."""
+        given, X = X.values, self._for_trees(X)
         permanent, unit = forecast_and_learn(self, self.label_policies, X, y, w, n_threads)
         of_members = np.empty(permanent.shape)
-        boosted = None if self.boosted is None else self.boosted.answer(X.values)
+        boosted = None if self.boosted is None else self.boosted.answer(given)
         scaled = None
         if self.scaled is not None:
             scaled = self.scaled.forecast_and_learn(X.values, y, w, n_threads)
@@ -509,8 +516,27 @@ class Members(Forest):
         run_threads(learn, range(len(self.members)), n_threads)
         answer = self._finish_shares(self._shares(permanent, of_members, unit), y, w)
         self.position += len(y)
-        self._keep_rows(X.values, y, w, born)
+        self._keep_rows(given, y, w, born)
         return answer
+
+    def _for_trees(self, X: PreparedRows) -> PreparedRows:
+        """Return rows as all trees see them but those of boosted sets.
+
+        What these forecast of a row does not depend on columns with which forecasts are to rise or
+        fall: a column that is 0 in all rows is never split. So the mixture rises or falls as
+        boosted sets do.
+        """
+        if not len(self._monotone):
+            return X
+        return self.predictor.preparation.as_prepared(self._without_monotone(X.values))
+
+    def _without_monotone(self, X: np.ndarray) -> np.ndarray:
+        """Return rows float32 [n, d] with 0 in the columns that boosted sets alone see."""
+        if not len(self._monotone):
+            return X
+        rows = X.copy()
+        rows[:, self._monotone] = 0.0
+        return rows
 
     def _add_others(
         self, inputs: np.ndarray, scaled: np.ndarray | None, boosted: np.ndarray | None
@@ -603,6 +629,7 @@ class Members(Forest):
 
     def _learn_trees(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> None:
         """Let trees learn rows, and no mixture."""
+        X = self._for_trees(X)
         Ensemble.update(self, X, y, w, n_threads)
 
         def learn(i: int) -> None:
@@ -650,6 +677,8 @@ class Members(Forest):
         shape = len(self.members), len(X), self.label_policies.n_outputs
         permanent, of_members = np.full(shape, self.label_policies.unknown), np.empty(shape)
         unit = np.zeros((len(X), 2)) if self.label_policies.is_regression else None
+        boosted = None if self.boosted is None else self.boosted.answer(X.values)
+        X = self._for_trees(X)
         if self.position:
             permanent[:] = forecast(self, self.label_policies, X)
             if unit is not None:
@@ -657,7 +686,6 @@ class Members(Forest):
                 root = tree.d[tree.head_i[nodes.ROOT], nodes.STAT : nodes.STAT + KNOWN]
                 unit[:] = units(root[None], self.store.origin)
 
-        boosted = None if self.boosted is None else self.boosted.answer(X.values)
         scaled = None if self.scaled is None else self.scaled.forecast(X.values)
 
         def ask(i: int) -> None:

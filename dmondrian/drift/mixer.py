@@ -80,6 +80,9 @@ class Mixer:
         Of mixtures of means and variances; None for geometric mixtures of probabilities.
     is_timed : bool, default=False
         Whether blocks are of time, and ``delay`` that of the next rows.
+    positive : sequence of int
+        Inputs whose weights in geometric mixtures never fall below 0, so that mixtures rise with
+        what these forecast; weights of linear mixtures never do.
 
     Attributes
     ----------
@@ -95,6 +98,7 @@ class Mixer:
         shares: Sequence[float] | None = None,
         linear: LinearSettings | None = None,
         is_timed: bool = False,
+        positive: Sequence[int] = (),
     ) -> None:
         n = len(experts)
         inputs, rates, used = np.zeros((n, n_inputs)), np.zeros((n, n_inputs)), []
@@ -103,8 +107,14 @@ class Mixer:
             rates[e, list(expert.inputs)] = expert.rate
             used.append(np.isin(np.arange(n_inputs), expert.inputs))
         start = np.full(n, 1.0 / n) if shares is None else np.array(shares, np.float64)
+        self._least = np.full(n_inputs, -np.inf)
+        self._least[list(positive)] = 0.0
         own = read_only(rates), read_only(start), SHARE, _power_of(delay)
-        self._experts = GeometricExperts(*own) if linear is None else LinearExperts(*own, *linear)
+        self._experts: GeometricExperts | LinearExperts
+        if linear is None:
+            self._experts = GeometricExperts(*own, read_only(self._least))
+        else:
+            self._experts = LinearExperts(*own, *linear)
         self._used, self._is_delayed = np.array(used), delay > 1 or is_timed
         self.weights = Weights(
             inputs, start.copy(), np.array(() if linear is None else FIRST_SCALE)
@@ -197,6 +207,7 @@ class Mixer:
                 inputs.shape == shape
                 and experts.shape == shape[:1]
                 and bool((np.abs(inputs) <= LARGEST_WEIGHT * max(whole, 1.0)).all())
+                and bool((inputs >= self._least).all())
                 and not inputs[~self._used].any()
                 and bool((experts > 0.0).all() if whole else not experts.any())
                 and abs(experts.sum() - whole) <= 1e-9 * whole

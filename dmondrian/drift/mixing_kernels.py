@@ -46,6 +46,7 @@ class GeometricExperts(NamedTuple):
     start: np.ndarray  # float64 [E], weights of the experts at first, sum 1
     share: float  # of the experts' weights that is moved to these by a row
     power: float  # of the probability of a label by which they are multiplied
+    least: np.ndarray  # float64 [G], weights that inputs have at least
 
 
 class Weights(NamedTuple):
@@ -207,7 +208,8 @@ def step_geometric_weights(experts, row, label, size, weights):
                 slope = -logs[g, y]
                 for c in range(n_classes):
                     slope += answers[e, c] * logs[g, c]
-            weights.inputs[e, g] -= experts.rates[e, g] * size * slope
+            stepped = weights.inputs[e, g] - experts.rates[e, g] * size * slope
+            weights.inputs[e, g] = max(stepped, experts.least[g])
     for e in range(n_experts):
         weights.experts[e] = (1.0 - experts.share) * (weights.experts[e] / total)
         weights.experts[e] += experts.share * experts.start[e]

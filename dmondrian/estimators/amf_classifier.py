@@ -18,6 +18,7 @@ from dmondrian.estimators.classifier import ForestClassifier
 from dmondrian.estimators.single_row import row_by_row
 from dmondrian.estimators.stream_following import (
     DRIFT_CONSTRAINTS,
+    EXPERTS_CONSTRAINTS,
     FOLLOWING,
     Allowed,
     StreamFollowing,
@@ -119,6 +120,14 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         member, of up to 16 MiB each, from 1,024 rows on. A search takes seconds, at 4,096, 16,384
         and every 65,536 rows. It pays most where columns differ in how finely they have to be
         split; of more than 200 features, indicators of missing values counted, there are none.
+    monotonic_cst : array-like of int of shape (d,), dict of str to int, or None, default=None
+        With boosted sets among the ``experts``: 1 for a column with which forecasts never fall, -1
+        for one with which they never rise, 0 for others; in a dict by the names of columns, in a
+        run those of its features. Of two classes, the probability of the second; of more it is
+        refused. It binds the forest as a whole: boosted sets are monotone in these columns, no
+        other tree sees them, and what a set answers never counts negatively. So they are worth
+        what boosted sets make of them. Of rows whose other columns are the same, missing ones
+        included; categories have no order.
     missing_values : {"error", "encode"}, default="error"
         "encode" takes rows with missing values (NaN): trees see each column, with 0 where it is
         missing (the middle, .5, on the cube), and beside it whether it is, 0 or 1; so twice as many
@@ -306,7 +315,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         "split_pure": ["boolean"],
         "use_aggregation": ["boolean"],
         **DRIFT_CONSTRAINTS,
-        "experts": [tuple, list],
+        **EXPERTS_CONSTRAINTS,
     }
     _following: ClassVar[Allowed] = {
         "learning_rate": (("auto", 1), "mixtures over prunings are exact"),
@@ -334,6 +343,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         drift: Literal["follow"] | None = None,
         delay: int | str = 1,
         experts: Sequence[str] = ("mondrian",),
+        monotonic_cst: ArrayLike | dict[str, int] | None = None,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         missing_values: Literal["error", "encode"] = "error",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = None,
@@ -357,6 +367,7 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         self.drift = drift
         self.delay = delay
         self.experts = experts
+        self.monotonic_cst = monotonic_cst
         self.class_weight = class_weight
         self.missing_values = missing_values
         self.categorical_features = categorical_features

@@ -20,6 +20,7 @@ from dmondrian.estimators.regressor import ForestRegressor
 from dmondrian.estimators.single_row import row_by_row
 from dmondrian.estimators.stream_following import (
     DRIFT_CONSTRAINTS,
+    EXPERTS_CONSTRAINTS,
     FOLLOWING,
     Allowed,
     StreamFollowing,
@@ -76,6 +77,9 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         those before; see Notes. They are fitted to squared errors: a label far from all others
         spoils them, and the mixture with them, for as long as its row is kept, which may be
         thousands of rows. With "scaled", one more; see :class:`dmondrian.AMFClassifier`.
+    monotonic_cst : array-like of int of shape (d,), dict of str to int, or None, default=None
+        Columns with which the mean never falls, 1, or never rises, -1; see
+        :class:`dmondrian.AMFClassifier`. Standard deviations are not bound.
     use_aggregation, predict_extension, domain, clip, max_nodes
     feature_scales, feature_units, warmup_rows, missing_values, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`. There is no ``split_pure``: labels are continuous.
@@ -166,7 +170,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         "target_range": ["array-like", None],
         "empty_cell": [StrOptions({"parent", "prior"})],
         **DRIFT_CONSTRAINTS,
-        "experts": [tuple, list],
+        **EXPERTS_CONSTRAINTS,
     }
     _following: ClassVar[Allowed] = {
         "learning_rate": (("auto",), "rates follow the errors that each tree makes of late"),
@@ -188,6 +192,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         drift: Literal["follow"] | None = None,
         delay: int | str = 1,
         experts: Sequence[str] = ("mondrian",),
+        monotonic_cst: ArrayLike | dict[str, int] | None = None,
         use_aggregation: bool = True,
         predict_extension: Literal["leaf", "expected"] = "leaf",
         domain: Literal["range", "cube"] = "range",
@@ -210,6 +215,7 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         self.drift = drift
         self.delay = delay
         self.experts = experts
+        self.monotonic_cst = monotonic_cst
         self.use_aggregation = use_aggregation
         self.predict_extension = predict_extension
         self.domain = domain

@@ -18,7 +18,7 @@ from __future__ import annotations
 import operator
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from numbers import Integral
@@ -57,6 +57,7 @@ from dmondrian.estimators.frame_values import (
 )
 from dmondrian.estimators.memory_check import check_memory
 from dmondrian.estimators.missing_values import ALLOWED, ENCODE, filling, with_indicators
+from dmondrian.estimators.monotone_columns import plain_constraints
 from dmondrian.estimators.one_state import in_one_state
 from dmondrian.estimators.plain_rows import plain_labels, plain_rows
 from dmondrian.estimators.row_parts import TimeBudget, answered_in_parts, dense, parts_of
@@ -140,8 +141,10 @@ class BaseForest(BaseEstimator):
     def _forest_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
         """Return the parameters of a new forest; draws the seed."""
 
-    def _run_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
-        """Return the parameters of the forests of a run on a cluster."""
+    def _run_parameters(
+        self, n_features: int, n_classes: int, names: Sequence[str] | None = None
+    ) -> ForestParameters:
+        """Return the parameters of the forests of a run on a cluster, whose features have names."""
         return self._forest_parameters(n_features, n_classes)
 
     def _shared_parameters(self, n_features: int) -> dict[str, Any]:
@@ -424,6 +427,8 @@ class BaseForest(BaseEstimator):
             params["categorical_features"] = np.asarray(params["categorical_features"]).tolist()
         if isinstance(params.get("experts"), list):  # as a list may
             params["experts"] = tuple(params["experts"])
+        if params.get("monotonic_cst") is not None:
+            params["monotonic_cst"] = plain_constraints(params["monotonic_cst"])
         return {name: params[name] for name in params if name not in ("n_jobs", "random_state")}
 
     def _check_unchanged(self) -> None:

@@ -8,6 +8,7 @@ Shapes: n rows, d features, T trees, k outputs, L lifetimes.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
@@ -133,7 +134,9 @@ class MondrianKernel(MondrianPartitions):
         )
         return self._partition(n_features, n_classes, joint)
 
-    def _run_parameters(self, n_features: int, n_classes: int) -> ForestParameters:
+    def _run_parameters(
+        self, n_features: int, n_classes: int, names: Sequence[str] | None = None
+    ) -> ForestParameters:
         drawn = self._forest_parameters(n_features, n_classes)
         return drawn.replace(joint=dataclasses.replace(drawn.joint, solver="sgd"))
 

@@ -17,12 +17,16 @@ from dmondrian.checkpoint import save_model
 from dmondrian.ensemble.settings.lifetime import PowerLifetime
 from dmondrian.errors import ParameterError
 from dmondrian.estimators.feature_scales import is_per_column, numbers_per_column
+from dmondrian.estimators.monotone_columns import plain_constraints
 from dmondrian.forest.state import encode_float
 from dmondrian.uncertainty.temperature_scaling import AUTO
 
 LABEL_KINDS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
 # Defaults that are not written, as forests have none that were saved before there was one.
-_LATER = {"class_weight": None, "missing_values": "error", "categorical_features": None}
+_LATER = {
+    "class_weight": None, "missing_values": "error", "categorical_features": None,
+    "monotonic_cst": None,
+}  # fmt: skip
 # Parameters that never change; the settings in use are stored with the trees.
 _LASTING = ("algorithm", "n_features", "n_classes", "seed")
 
@@ -83,6 +87,8 @@ def plain_params(estimator: Any) -> dict[str, Any]:
         params["feature_scales"] = scales.tolist()
     if not isinstance(params.get("categorical_features"), (str, type(None))):
         params["categorical_features"] = np.asarray(params["categorical_features"]).tolist()
+    if params.get("monotonic_cst") is not None:
+        params["monotonic_cst"] = plain_constraints(params["monotonic_cst"])
     if is_per_column(params.get("lifetime")):
         params["lifetime"] = numbers_per_column(params["lifetime"], "lifetime").tolist()
     for name, default in _LATER.items():

@@ -8,6 +8,7 @@ Shapes: n rows, k outputs.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from numbers import Integral
@@ -25,16 +26,22 @@ from dmondrian.errors import ParameterError
 from dmondrian.estimators._sklearn_private import Interval, StrOptions, fit_context
 from dmondrian.estimators.base import BaseForest
 from dmondrian.estimators.memory_check import check_memory
+from dmondrian.estimators.monotone_columns import constrains, directions_of
 from dmondrian.estimators.one_state import in_one_state
 from dmondrian.estimators.row_parts import answered_in_parts
 from dmondrian.estimators.row_times import checked_times
 
 if TYPE_CHECKING:
+    from dmondrian.ensemble.settings.parameters import ForestParameters
     from dmondrian.forest.forest import Forest
 
 DRIFT_CONSTRAINTS: dict[str, list[Any]] = {
     "drift": [StrOptions({"follow"}), None],
     "delay": [Interval(Integral, 1, LARGEST_DELAY, closed="both"), str],
+}
+EXPERTS_CONSTRAINTS: dict[str, list[Any]] = {
+    "experts": [tuple, list],
+    "monotonic_cst": ["array-like", dict, None],
 }
 EXPERTS = ("mondrian", "boosted", "scaled")
 """What members of a forest that follows the stream may mix: the first, the first two, or all."""
@@ -56,6 +63,7 @@ class StreamFollowing(BaseForest):
     drift: Literal["follow"] | None
     delay: int | str
     experts: Sequence[str] = EXPERTS[:1]
+    monotonic_cst: Any = None
     _following: ClassVar[Allowed] = FOLLOWING
 
     def _drift_settings(self, n_classes: int = 0) -> DriftSettings | None:
@@ -85,6 +93,43 @@ class StreamFollowing(BaseForest):
                 "weights that follow the stream, and this forest has none; choose "
                 f'drift="follow", or leave experts at {EXPERTS[:1]!r}'
             )
+
+        if constrains(self.monotonic_cst) and "boosted" not in given:
+            raise ParameterError(
+                f"monotonic_cst={self.monotonic_cst!r} binds boosted sets, and this forest has "
+                'none: choose drift="follow" and experts=("mondrian", "boosted"), or leave '
+                "monotonic_cst out"
+            )
+
+    def _with_directions(
+        self, parameters: ForestParameters, names: Sequence[str] | None, is_of_run: bool
+    ) -> ForestParameters:
+        """Return parameters with the columns with which forecasts rise or fall.
+
+        ``names`` are those of the columns as they are given, where they have some.
+        """
+        if parameters.drift is None or not constrains(self.monotonic_cst):
+            return parameters
+        widths, columns = [1] * parameters.n_features, None
+        if not is_of_run:
+            widths, columns = self._widths(), self.__dict__.get("_columns")
+        is_category = [column is not None for column in columns or [None] * len(widths)]
+        directions = directions_of(self.monotonic_cst, names, widths, is_category)
+        if parameters.n_classes > 2:
+            raise ParameterError(
+                f"monotonic_cst with {parameters.n_classes} classes: constraints are of numbers "
+                "and of the second of two classes; leave it out, or learn one class against the "
+                "others"
+            )
+        if not any(directions) or not parameters.drift.boosted:
+            return parameters
+        return parameters.replace(drift=dataclasses.replace(parameters.drift, monotone=directions))
+
+    def _run_parameters(
+        self, n_features: int, n_classes: int, names: Sequence[str] | None = None
+    ) -> ForestParameters:
+        parameters = super()._run_parameters(n_features, n_classes, names)
+        return self._with_directions(parameters, names, is_of_run=True)
 
     def _check_run(self) -> None:
         super()._check_run()
@@ -156,6 +201,10 @@ class StreamFollowing(BaseForest):
         if self.drift is None:
             return super()._new_forest(n_features, n_classes)
         parameters = self._forest_parameters(n_features, n_classes)
+        names = getattr(self, "feature_names_in_", None)
+        parameters = self._with_directions(
+            parameters, None if names is None else names.tolist(), is_of_run=False
+        )
         check_memory(parameters, int(self.n_estimators))
         if (why := never_grown(parameters)) is not None:
             warnings.warn(why, stacklevel=2)

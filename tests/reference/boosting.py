@@ -43,6 +43,8 @@ class Settings:
 class Leaf:
     rows: list[int]
     number: int
+    low: float = -math.inf  # bounds of what is answered, before the rate
+    high: float = math.inf
     answer: float = 0.0
 
 
@@ -98,8 +100,9 @@ class ReferenceBoostedSet:
 
     def __init__(
         self, X: Sequence[Row], y: Sequence[float], w: Sequence[float], n_classes: int,
-        its: Settings, most_bins: int,
+        its: Settings, most_bins: int, monotone: Sequence[int] = (),
     ) -> None:  # fmt: skip
+        self.monotone = monotone
         self.X, self.y, self.w, self.n_classes, self.its = X, y, w, n_classes, its
         self.cuts = [cuts_of(column, most_bins) for column in zip(*X, strict=True)]
         self.per_unit = 2.0 ** min(46 - math.frexp(self.total(w) * self.largest)[1], 1000)
@@ -167,14 +170,20 @@ class ReferenceBoostedSet:
         root: Leaf | Split = leaves[0]
         parents: dict[int, tuple[Split, str]] = {}
         while len(leaves) < self.its.n_leaves:
-            found = [self.best(leaf.rows, g, h) for leaf in leaves]
+            found = [self.best(leaf, g, h) for leaf in leaves]
             k = max(range(len(found)), key=lambda i: (found[i][0], -i))
             gain, column, cut = found[k]
             if gain <= 0.0:
                 break
             old = leaves[k]
-            left = Leaf([r for r in old.rows if self.X[r][column] <= cut], k)
-            right = Leaf([r for r in old.rows if self.X[r][column] > cut], len(leaves))
+            under = [r for r in old.rows if self.X[r][column] <= cut]
+            over = [r for r in old.rows if self.X[r][column] > cut]
+            left = Leaf(under, k, old.low, old.high)
+            right = Leaf(over, len(leaves), old.low, old.high)
+            if direction := self.monotone[column] if self.monotone else 0:
+                middle = 0.5 * self.step(left, g, h) + 0.5 * self.step(right, g, h)
+                lower, upper = (left, right) if direction > 0 else (right, left)
+                lower.high = upper.low = middle
             split = Split(column, cut, left, right)
             if k in parents:
                 setattr(*parents[k], split)
@@ -184,17 +193,24 @@ class ReferenceBoostedSet:
             leaves[k] = left
             leaves.append(right)
         for leaf in leaves:
-            up, down = (sum(part[r] for r in leaf.rows) / self.per_unit for part in (g, h))
-            step, most = -up / (down + self.its.l2), self.its.largest_step
+            step, most = self.step(leaf, g, h), self.its.largest_step
             leaf.answer = self.its.rate * max(-most, min(most, step))
         return root, leaves
 
-    def best(self, rows: list[int], g: list[int], h: list[int]) -> tuple[float, int, float]:
-        """Return gain, column and cut of the best split of rows; gain 0 for none."""
-        its, best = self.its, (0.0, 0, 0.0)
+    def step(self, leaf: Leaf, g: list[int], h: list[int]) -> float:
+        """Return what a leaf answers within its bounds, before the rate."""
+        up, down = (sum(part[r] for r in leaf.rows) / self.per_unit for part in (g, h))
+        return max(leaf.low, min(leaf.high, -up / (down + self.its.l2)))
+
+    def best(self, leaf: Leaf, g: list[int], h: list[int]) -> tuple[float, int, float]:
+        """Return gain, column and cut of the best split of a leaf; gain 0 for none."""
+        its, best, rows = self.its, (0.0, 0, 0.0), leaf.rows
 
         def score(some: list[int]) -> tuple[float, float]:
             up, down = (sum(part[r] for r in some) / self.per_unit for part in (g, h))
+            if self.monotone:
+                step = self.step(Leaf(some, 0, leaf.low, leaf.high), g, h)
+                return -step * (2.0 * up + (down + its.l2) * step), down
             return up * up / (down + its.l2), down
 
         own = score(rows)[0]
@@ -207,6 +223,11 @@ class ReferenceBoostedSet:
                 (a, low), (b, high) = score(left), score(right)
                 if min(low, high) < its.least_curvature:
                     continue
+                if self.monotone:
+                    sides = (Leaf(some, 0, leaf.low, leaf.high) for some in (left, right))
+                    down_here, up_here = (self.step(side, g, h) for side in sides)
+                    if self.monotone[column] * (up_here - down_here) < 0.0:
+                        continue
                 if a + b - own > best[0]:
                     best = a + b - own, column, cut
         return best
@@ -310,7 +331,12 @@ def births_until(n: int) -> list[int]:
 
 
 def sets_of(
-    births: Sequence[int], X: np.ndarray, y: np.ndarray, w: np.ndarray, n_classes: int
+    births: Sequence[int],
+    X: np.ndarray,
+    y: np.ndarray,
+    w: np.ndarray,
+    n_classes: int,
+    monotone: Sequence[int] = (),
 ) -> list[BoostedSet]:
     """Return the package's sets of these births, whose rounds answers alone find.
 
@@ -334,7 +360,7 @@ def sets_of(
             rounds = min(max(best if best < n else 3 * n // 2, least), most)
             growing = growing._replace(n_rounds=rounds)
         labels = y[:birth] if n_classes else np.array(near_labels(y[:birth].tolist()))
-        found.append(BoostedSet.fit(X[:birth], labels, w[:birth], n_classes, growing))
+        found.append(BoostedSet.fit(X[:birth], labels, w[:birth], n_classes, growing, monotone))
     return found
 
 

@@ -243,7 +243,9 @@ class Geometric:
         takes: list[list[int]],
         rates: list[float],
         shares: list[float] | None = None,
+        least: Sequence[float] | None = None,
     ):
+        self.least = least  # weight of each input in every mixture
         self.weights = [list(start) for start in starts]
         self.takes, self.rates = takes, rates
         self.start = shares or [1.0 / len(rates)] * len(rates)
@@ -305,6 +307,8 @@ class Geometric:
                         for p, z in zip(q, logs[g], strict=True):
                             slope += p * z
                     self.weights[e][i] -= self.rates[e] * size * slope
+                    if self.least is not None:
+                        self.weights[e][i] = max(self.weights[e][i], self.least[g])
             yield size
             rest -= size
 
@@ -314,7 +318,7 @@ class ReferenceMember:
 
     def __init__(
         self, seed: int, number: int, d: int, n_classes: int, alpha: float, first: int, last: int,
-        has_boosted: bool = False, has_scaled: bool = False,
+        has_boosted: bool = False, has_scaled: bool = False, is_monotone: bool = False,
     ) -> None:  # fmt: skip
         self.seed, self.number, self.d = seed, number, d
         self.n_classes, self.alpha, self.first, self.last = n_classes, alpha, first, last
@@ -331,7 +335,8 @@ class ReferenceMember:
         if has_boosted:
             weights, takes, rates = [*weights, [1.0]], [*takes, [g - 1]], [*rates, 0.003]
         self.has_boosted, self.has_scaled = has_boosted, has_scaled
-        self.mixer = Geometric(weights, takes, rates)
+        least = [-math.inf] * (g - 1) + [0.0 if is_monotone else -math.inf]
+        self.mixer = Geometric(weights, takes, rates, least=least)
 
     def give_birth(self) -> None:
         b, nu = self.t, self.last
@@ -431,13 +436,16 @@ class ReferenceDriftForest:
 
     def __init__(
         self, seed: int, n: int, d: int, n_classes: int, alpha: float, first: int, last: int,
-        has_boosted: bool = False, has_scaled: bool = False,
+        has_boosted: bool = False, has_scaled: bool = False, monotone: Sequence[int] = (),
     ) -> None:  # fmt: skip
+        kinds = has_boosted, has_scaled, bool(monotone)
         self.members = [
-            ReferenceMember(seed, i, d, n_classes, alpha, first, last, has_boosted, has_scaled)
-            for i in range(n)
+            ReferenceMember(seed, i, d, n_classes, alpha, first, last, *kinds) for i in range(n)
         ]
+        self.monotone = monotone  # places of columns that boosted sets alone see
         self.guard = self.new_guard()
+        if monotone:
+            self.guard.least = [0.0] * (min(n, 4) + 2)
 
     def new_guard(self, delay: int = 1) -> Geometric:
         """Return a guard that knows nothing, for labels that come ``delay`` at a time."""
@@ -470,6 +478,7 @@ class ReferenceDriftForest:
         scaled: Sequence[list[float] | None] | None = None,
     ) -> list[float]:
         each = [None] * len(self.members) if scaled is None else scaled
+        x = [np.float32(0.0) if j in self.monotone else x[j] for j in range(len(x))]
         both = [
             member.forecast_and_learn(x, y, weight, boosted, own)
             for member, own in zip(self.members, each, strict=True)

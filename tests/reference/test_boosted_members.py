@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -15,14 +17,14 @@ from tests.reference.test_drift import stream
 
 
 def answers_of_sets(
-    X: np.ndarray, y: np.ndarray, w: np.ndarray, n_classes: int
+    X: np.ndarray, y: np.ndarray, w: np.ndarray, n_classes: int, monotone: Sequence[int] = ()
 ) -> list[list[float] | None]:
     """Return what the set answers each row that is born last before it; None of none."""
     births, n = births_until(len(y)), len(y)
     assert births == [64, 80, 96, 112, 128, 160, 192, 224]
     answers: list[list[float] | None] = [None] * n
     for known, birth, end in zip(
-        sets_of(births, X, y, w, n_classes), births, [*births[1:], n], strict=True
+        sets_of(births, X, y, w, n_classes, monotone), births, [*births[1:], n], strict=True
     ):
         answers[birth:end] = known.answer(X[birth:end]).tolist()
     return answers
@@ -46,6 +48,29 @@ def test_forecasts_are_those_of_the_reference(n_classes: int, weighted: bool) ->
         for x, label, weight, answer in zip(X, y, w, answers, strict=True)
     ]
     np.testing.assert_array_equal(forecasts, expected)
+
+
+def test_monotone_forecasts_are_those_of_the_reference() -> None:
+    """Labels are turned round amid the stream, so that weights of sets come to 0."""
+    n = 230
+    X, y = stream(n, 2, 5)
+    y = np.where(np.arange(n) < 130, y, 1 - y)
+    parameters = ForestParameters(
+        "amf-classifier", 3, 2, 11, alpha=0.25, charge_opening=False,
+        drift=DriftSettings(5, 7, boosted=True, monotone=(1, 0, -1)),
+    )  # fmt: skip
+    forest = DriftForest(parameters, range(5))
+    forecasts = forest.forecast_and_learn(X, y, None)
+    answers = answers_of_sets(X, y, np.ones(n), 2, (1, 0, -1))
+    reference = ReferenceDriftForest(11, 5, 3, 2, 0.25, 5, 7, True, monotone=(0, 2))
+    expected = [
+        reference.forecast_and_learn(list(x), int(label), 1.0, answer)
+        for x, label, answer in zip(X, y, answers, strict=True)
+    ]
+    np.testing.assert_array_equal(forecasts, expected)
+    weights = np.stack([member.mixer.weights.inputs[:, -1] for member in forest.members])
+    assert (weights[:, :3] >= 0.0).all()
+    assert (weights[:, :3] == 0.0).any()
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -38,12 +40,19 @@ def rows(n: int, n_classes: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.
     return X, y, rng.choice([0.25, 1.0, 3.0], n)
 
 
-def assert_equal(X: np.ndarray, y: np.ndarray, w: np.ndarray, k: int, its: Growing) -> BoostedSet:
-    fitted = BoostedSet.fit(X, y, w, k, its)
+def assert_equal(
+    X: np.ndarray,
+    y: np.ndarray,
+    w: np.ndarray,
+    k: int,
+    its: Growing,
+    monotone: Sequence[int] = (),
+) -> BoostedSet:
+    fitted = BoostedSet.fit(X, y, w, k, its, monotone)
     kind = ReferenceBoostedSet if k else ReferenceBoostedNumbers
-    reference = kind(
-        X.tolist(), y.tolist(), w.tolist(), k, Settings(*its), column_bins.n_bins_of(X.shape[1])
-    )
+    n_bins = column_bins.n_bins_of(X.shape[1])
+    rows = X.tolist(), y.tolist(), w.tolist()
+    reference = kind(*rows, k, Settings(*its), n_bins, monotone)
     assert len(reference.trees) == len(fitted.trees.outputs)
     asked = np.concatenate([X, X + np.float32(0.01), -X])
     expected = [reference.answer(x) for x in asked.tolist()]
@@ -123,6 +132,40 @@ def test_small_sets_of_numbers_are_those_of_the_reference(
     its = GROWING._replace(n_rounds=2, least_rows=least_rows)
     fitted = assert_equal(X, y, w, 0, its)
     assert np.isfinite(fitted.answer(X)).all()
+
+
+@settings(max_examples=60)
+@given(
+    n=st.integers(1, 40),
+    n_classes=st.sampled_from([0, 2]),
+    monotone=st.lists(st.integers(-1, 1), min_size=3, max_size=3),
+    seed=st.integers(0, 2**32 - 1),
+    scale=st.sampled_from([1e-12, 1.0, 1e9]),
+)
+def test_monotone_sets_are_those_of_the_reference_and_keep_their_directions(
+    n: int, n_classes: int, monotone: list[int], seed: int, scale: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 5, (n, 3)).astype(np.float32)
+    drawn = rng.normal(size=n) + X @ rng.normal(size=3)
+    y = (drawn > 0.0).astype(np.float64) if n_classes else drawn
+    w = scale * rng.choice([0.5, 1.0, 100.0], n)
+    its = GROWING._replace(least_rows=1)
+    fitted = assert_equal(X, y, w, n_classes, its, monotone)
+    grid = np.stack(np.meshgrid(*[np.arange(-1, 6)] * 3, indexing="ij")).astype(np.float32)
+    answers = fitted.answer(np.ascontiguousarray(grid.reshape(3, -1).T))[:, -1].reshape(7, 7, 7)
+    for axis, direction in enumerate(monotone):
+        if direction:
+            assert (direction * np.diff(answers, axis=axis) >= 0.0).all()
+
+
+def test_without_a_direction_sets_are_monotone_in_no_column() -> None:
+    X, y, w = rows(120, 2, 2)
+    free, bound = (
+        BoostedSet.fit(X, y, w, 2, GROWING, monotone) for monotone in ((), (-1, 0, 0, -1, 1))
+    )
+    assert set(free.trees.columns[free.trees.columns > 0].tolist()) >= {1, 4}
+    assert not np.array_equal(free.answer(X), bound.answer(X))
 
 
 @settings(max_examples=200)

@@ -55,7 +55,7 @@ def resolve_parameters(
     estimator._check_run()
     schema = plan.schema
     n_classes = len(schema.classes) if schema.classes is not None else 0
-    drawn = estimator._run_parameters(schema.n_features, n_classes)
+    drawn = estimator._run_parameters(schema.n_features, n_classes, schema.feature_names)
     auto = estimator._auto_settings(schema.n_features, n_classes)
     if is_logged and (why := never_grown(drawn)) is not None:
         _log.warning(why)

@@ -15,6 +15,7 @@ from dmondrian.errors import CorruptError, ParameterError
 LARGEST_DELAY = 2**15  # then no tree but the oldest is older, and rows that wait are kept
 LARGEST_AGE = 40  # exponent
 _LEAST_AGE = 5
+_FLAGS = "boosted", "finds_rounds", "scaled"  # stored where they are true
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ class DriftSettings:
     finds_rounds : bool
         Whether boosted sets have as many rounds as are found; those that earlier versions began
         have as many as these had.
+    monotone : tuple of int or None
+        1 or -1 for each feature with which forecasts rise or fall, and which boosted sets alone
+        see; 0 for others. None where there is none.
     """
 
     first: int = 5
@@ -47,6 +51,7 @@ class DriftSettings:
     period: str | None = None
     finds_rounds: bool = True
     scaled: bool = False
+    monotone: tuple[int, ...] | None = None
 
     @classmethod
     def of_delay(
@@ -79,6 +84,9 @@ class DriftSettings:
             del values["finds_rounds"]
         if not self.scaled:
             del values["scaled"]
+        del values["monotone"]
+        if self.monotone is not None:
+            values["monotone"] = list(self.monotone)
         return values
 
     @classmethod
@@ -90,14 +98,17 @@ class DriftSettings:
         CorruptError
             If they are none.
         """
-        later = {"boosted", "period", "finds_rounds", "scaled"}
+        later = {"boosted", "period", "finds_rounds", "scaled", "monotone"}
         names = [field.name for field in dataclasses.fields(cls) if field.name not in later]
         is_sound = isinstance(values, dict) and set(values) - later == set(names)
         is_sound = is_sound and all(type(values[name]) is int for name in names)
-        is_sound = is_sound and all(values.get(name, True) is True for name in later - {"period"})
+        is_sound = is_sound and all(values.get(name, True) is True for name in _FLAGS)
         is_sound = is_sound and ("finds_rounds" not in values or "boosted" in values)
         is_sound = is_sound and ("scaled" not in values or "finds_rounds" in values)
         is_sound = is_sound and _is_period(values.get("period", "1"))
+        monotone = values.get("monotone", [1]) if is_sound else None
+        is_sound = is_sound and _are_directions(monotone)
+        is_sound = is_sound and ("monotone" not in values or "finds_rounds" in values)
         if (
             not is_sound
             or not _LEAST_AGE <= values["first"] <= values["last"] <= LARGEST_AGE
@@ -107,7 +118,15 @@ class DriftSettings:
                 f"settings of a forest that follows a stream should be {names}, whole numbers in "
                 f"their ranges; found {str(values)[:80]}"
             )
+        if "monotone" in values:
+            values = {**values, "monotone": tuple(values["monotone"])}
         return cls(**{"finds_rounds": "boosted" not in values, **values})
+
+
+def _are_directions(stored: Any) -> bool:
+    """Return whether it is a list of directions, of which some are not 0."""
+    is_list = isinstance(stored, list) and all(type(each) is int for each in stored)
+    return is_list and set(stored) <= {-1, 0, 1} and any(stored)
 
 
 def _is_period(stored: Any) -> bool:

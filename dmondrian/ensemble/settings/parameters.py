@@ -193,6 +193,11 @@ class ForestParameters(TreeSettings):
         return self.drift is not None and self.drift.scaled
 
     @property
+    def monotone(self) -> tuple[int, ...]:
+        """1 or -1 for each feature with which forecasts rise or fall, 0 for others; or none."""
+        return () if self.drift is None else self.drift.monotone or ()
+
+    @property
     def has_boxes(self) -> bool:
         """Whether nodes store the range of their rows."""
         return self.system.has_boxes

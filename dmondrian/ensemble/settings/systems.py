@@ -221,6 +221,10 @@ class Amf(System):
             yield "drift"
         if self.drift is not None and self.drift.boosted and trees.n_classes == 1:
             yield "drift"
+        if self.drift is not None and self.drift.monotone is not None:
+            is_one_output = trees.n_classes in (0, 2)
+            if len(self.drift.monotone) != trees.n_features or not is_one_output:
+                yield "drift"
 
     def policies(self, trees: TreeSettings) -> Policies:
         """Return the policies of the trees."""

@@ -514,3 +514,25 @@ def test_a_manifest_whose_guard_is_of_other_rows_is_refused(run: TrainedRun) -> 
         patch.setattr(Manifest, "from_bytes", changed)
         with pytest.raises(CorruptError, match="guard"):
             load(run.run_url)
+
+
+def test_a_run_names_the_columns_with_which_its_forecasts_rise(
+    adult: Path, client: Client, tmp_path: Path
+) -> None:
+    named = following(2, **BOOSTED, monotonic_cst={"education-num": 1})
+    run = train(named, adult, target="income", run=tmp_path / "run", client=client)
+    X, _ = rows_of(run)
+    names = run.plan.schema.feature_names
+    directions = [int(name == "education-num") for name in names]
+    assert sum(directions) == 1
+    expected = alone(run, following(2, **BOOSTED, monotonic_cst=directions))
+    assert state_of(run.to_local()) == state_of(expected)
+    X, steps = X[:200].copy(), []
+    for value in np.linspace(0.0, 1.0, 12, dtype=np.float32):
+        X["education-num"] = value
+        steps.append(run.to_local().predict_proba(X)[:, 1])
+    assert (np.diff(steps, axis=0) >= -1e-12).all()
+    assert (np.diff(steps, axis=0) > 1e-3).any()
+    wrong = following(2, **BOOSTED, monotonic_cst={"education": 1})
+    with pytest.raises(ParameterError, match="'education', which is no column of numbers"):
+        train(wrong, adult, target="income", run=tmp_path / "other", client=client)
