@@ -44,6 +44,7 @@ RUNS = (
     Run("throughput", "--max-rows 100000", "--workloads adult friedman1 --max-rows 1000 --repeats 1"
         " --models dmondrian --at-hand 16", takes_peers=True),
     Run("levels", "", "--sets adult --max-rows 300"),
+    Run("monotone", "", "--sets adult friedman1 --max-rows 300"),
     Run("calibrating", "",
         "--sets adult --max-rows 600 --trees 2 --single 100 200 300 --repeats 1"),
     Run("answering", "--max-rows 100000",

@@ -243,6 +243,15 @@ def of_target(
     return X[known], y[known].to_numpy(np.float64)
 
 
+def place_of(name: str, folder: str | Path | None, column: str) -> int:
+    """Return the place of a column of numbers among those of `load`; errors are those of `load`."""
+    spec = REAL[name]
+    frame, _ = _read(_folder(name, folder))
+    frame = frame.drop(columns=[spec.target, *spec.drop])
+    before = frame.loc[:, : frame.columns[frame.columns.get_loc(column)]].iloc[:, :-1]
+    return _encode(before).shape[1] if before.shape[1] else 0
+
+
 def _matrix(
     name: str, folder: str | Path | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -36,6 +36,12 @@ KEYS: dict[str, dict[str, tuple[str, ...]]] = {
         "class_weight": ("class_weights", "scale_pos_weight"),
         "quantile": ("quantiles", "alphas"),
         "lifetime": ("budget",),
+        "monotonic_cst": (
+            "monotone_constraints",
+            "monotonic_constraints",
+            "monotone",
+            "constraints",
+        ),
     },
     "run": {
         "path": ("out", "output", "folder", "dir", "directory", "output_dir", "url"),

@@ -9,6 +9,7 @@ Shapes: d given columns, m features that trees see of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -90,9 +91,11 @@ def _by_place(named: dict[Any, Any], names: Sequence[str] | None) -> list[Any]:
         )
     unknown = [name for name in named if name not in names]
     if unknown:
+        near = get_close_matches(str(unknown[0]), names, 1)
         there = ", ".join(map(repr, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {there}"
         raise ParameterError(
-            f"monotonic_cst names {unknown[0]!r}, which is no column of numbers: there are {there}"
+            f"monotonic_cst names {unknown[0]!r}, which is no column of numbers: {hint}"
         )
     return [named.get(name, 0) for name in names]
 
