@@ -108,7 +108,7 @@ class StreamFollowing(BaseForest):
 
         ``names`` are those of the columns as they are given, where they have some.
         """
-        if parameters.drift is None or not constrains(self.monotonic_cst):
+        if not parameters.follows_stream or not constrains(self.monotonic_cst):
             return parameters
         widths, columns = [1] * parameters.n_features, None
         if not is_of_run:
@@ -121,9 +121,10 @@ class StreamFollowing(BaseForest):
                 "and of the second of two classes; leave it out, or learn one class against the "
                 "others"
             )
-        if not any(directions) or not parameters.drift.boosted:
+        if not any(directions) or not parameters.mixes_boosted_sets:
             return parameters
-        return parameters.replace(drift=dataclasses.replace(parameters.drift, monotone=directions))
+        drift = dataclasses.replace(parameters.following, monotone=directions)
+        return parameters.replace(drift=drift)
 
     def _run_parameters(
         self, n_features: int, n_classes: int, names: Sequence[str] | None = None
