@@ -165,6 +165,8 @@ def kept(name: str) -> Callable[[Records], Number]:
 
     def find(records: Records) -> Number:
         used = [r for r in records if f"{name}, bound" in r]
+        if not used:
+            raise LookupError("no set was measured")
         n = sum(r[f"{name}, bound"]["broken"] == 0.0 for r in used)
         return Number(f"{n} of {len(used)}", "", runs_of(used))
 
