@@ -24,7 +24,8 @@ numbers make a forest is for `Forest.from_state` to check.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -97,11 +98,27 @@ class Since(NamedTuple):
         return self._asdict()
 
 
+class StoredTrees:
+    """Trees of a blob, each decoded as an iteration comes to it; there is one iteration.
+
+    So no more of them have to be in memory than are used at once, and their memory is used again.
+    """
+
+    def __init__(self, decode: Iterator[dict[str, Array]], n: int) -> None:
+        self._decode, self._n = decode, n
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        return self._decode
+
+
 class Decoded(NamedTuple):
     """The content of a blob: header and trees."""
 
     header: dict[str, Any]
-    trees: list[dict[str, Array]]  # of a difference only nodes that have changed
+    trees: StoredTrees  # of a difference only nodes that have changed
     since: Since | None  # of a difference
 
 
@@ -210,25 +227,37 @@ def decode_forest(
             f"{name} have only what changed since the state blobs/{found.since.digest}: read both "
             "from their run."
         )
-    return found.header, found.trees
+    return found.header, list(found.trees)
 
 
-def decode_blob(data: bytes, *, name: str, max_bytes: int | None = None) -> Decoded:
+def decode_blob(
+    data: bytes, *, name: str, max_bytes: int | None = None, without: Sequence[str] = ()
+) -> Decoded:
     """Read what `encode_forest` wrote, whether it is a whole state or a difference.
 
     Parameters
     ----------
     data, name, max_bytes
         As of `decode_forest`.
+    without : sequence of str
+        Fields of trees that are not decoded.
 
     Raises
     ------
     CorruptError
-        As of `decode_forest`.
+        As of `decode_forest`; what is wrong with a tree's numbers when it is decoded.
     """
     limit = usable_bytes() // 2 if max_bytes is None else max_bytes
+    with _naming(name):
+        return _decode(data, limit, name, without)
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Raise what bytes that are no forest make Arrow raise, and this module, as one error."""
     try:
-        return _decode(data, limit)
+        yield
+        return
     except CorruptError as error:
         reason = str(error)
     except (pa.ArrowException, *UNREADABLE) as error:
@@ -241,7 +270,7 @@ def decode_blob(data: bytes, *, name: str, max_bytes: int | None = None) -> Deco
 
 def peek_forest(
     read: Callable[[int, int], bytes], n_bytes: int, *, name: str = "the forest's bytes"
-) -> tuple[dict[str, Any], list[int], list[int]]:
+) -> tuple[dict[str, Any], list[int], list[dict[str, int]]]:
     """Read the header of what `encode_forest` wrote, and the sizes of its trees, from its start.
 
     Nothing but the first message is looked at, so other bytes may be damaged all the same.
@@ -260,8 +289,8 @@ def peek_forest(
     header : dict
     rows : list of int
         Nodes of each tree.
-    sizes : list of int
-        Bytes of each tree's arrays once decoded.
+    sizes : list of dict of str to int
+        Bytes of each tree's arrays once decoded, by field.
 
     Raises
     ------
@@ -280,7 +309,11 @@ def peek_forest(
         columns, _, header, rows, items, since = _read_document(schema, _columns_in(schema))
         if since is not None:
             rows, columns = since.nodes, [column for column in columns if column.name != NODE]
-        sizes = [sum(_sizes(columns, m, some)) for m, some in zip(rows, items, strict=True)]
+        names = [column.name for column in columns]
+        sizes = [
+            dict(zip(names, _sizes(columns, m, some), strict=True))
+            for m, some in zip(rows, items, strict=True)
+        ]
     except (CorruptError, pa.ArrowException, OSError, ValueError, TypeError) as error:
         raise CorruptError(
             f"{name} cannot be used as a forest: {str(error)[:200]} It is damaged or was not "
@@ -413,16 +446,17 @@ def _arrow_type(dtype: np.dtype[Any], width: int) -> pa.DataType:
     return pa.list_(field) if width == LIST else pa.list_(field, width)
 
 
-def _decode(data: bytes, limit: int) -> Decoded:
+def _decode(data: bytes, limit: int, name: str, without: Sequence[str]) -> Decoded:
     messages = pa.ipc.MessageReader.open_stream(pa.BufferReader(_stream_part(data)))
     schema = pa.ipc.read_schema(_next_message(messages, "schema"))
     stored = _columns_in(schema)
     columns, sparse, header, rows, items, since = _read_document(schema, stored)
+    wanted = [column for column in columns if column.name not in without]
     # A tree without nodes takes as much as one with a node: its width is declared all the same.
-    declared = (_sizes(columns, max(m, 1), some) for m, some in zip(rows, items, strict=True))
+    declared = (_sizes(wanted, max(m, 1), some) for m, some in zip(rows, items, strict=True))
     if (n_bytes := sum(map(sum, declared))) > limit:
         raise _too_large(rows, n_bytes, limit)
-    trees = []
+    batches = []
     for n_nodes, some in zip(rows, items, strict=True):
         message = _next_message(messages, "record batch")
         # Sizes are compared with the declaration before Arrow may allocate for them.
@@ -431,10 +465,17 @@ def _decode(data: bytes, limit: int) -> Decoded:
         beside = _bytes_to_make_dense(sparse, n_nodes, words)
         if n_bytes + beside > limit:
             raise _too_large(rows, n_bytes + beside, limit)
-        batch = pa.ipc.read_record_batch(message, schema)
-        trees.append(_with_dense(_tree_of(batch, stored, n_nodes), sparse))
+        batches.append((message, n_nodes))
     _expect_end(messages)
-    return Decoded(header, trees, since)
+
+    def decode() -> Iterator[dict[str, Array]]:
+        for message, n_nodes in batches:
+            with _naming(name):
+                batch = pa.ipc.read_record_batch(message, schema)
+                tree = _with_dense(_tree_of(batch, stored, n_nodes), sparse, without)
+            yield tree
+
+    return Decoded(header, StoredTrees(decode(), len(batches)), since)
 
 
 def _too_large(rows: list[int], n_bytes: int, limit: int) -> CorruptError:
@@ -465,18 +506,22 @@ def _bytes_to_make_dense(sparse: Columns, n_nodes: int, words: list[int]) -> int
     return WORD.itemsize * sum(words) + n_nodes * of_node + joined
 
 
-def _with_dense(tree: dict[str, Array], sparse: Columns) -> dict[str, Array]:
-    """Return the fields of a tree, sparse ones made dense."""
+def _with_dense(
+    tree: dict[str, Array], sparse: Columns, without: Sequence[str]
+) -> dict[str, Array]:
+    """Return the fields of a tree, sparse ones made dense, ``without`` some."""
     if sparse:
         from dmondrian.tree.sparse_rows import SparseRows, dense_rows
     for name, dtype, width in sparse:
         del tree[name + SIZES]  # how words are cut into lists means nothing
         rows = SparseRows(tree.pop(name + MARKS), tree[name], dtype, width)
+        if name in without:
+            continue
         try:
             tree[name] = dense_rows(rows)
         except CorruptError as error:
             raise CorruptError(f"Column {name!r}: {error}") from error
-    return tree
+    return {name: field for name, field in tree.items() if name not in without}
 
 
 def _next_message(messages: pa.ipc.MessageReader, kind: str) -> pa.ipc.Message:

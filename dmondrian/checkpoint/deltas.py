@@ -22,7 +22,14 @@ import numpy as np
 
 from dmondrian._memory_limit import usable_bytes
 from dmondrian._numba.mechanisms import uses
-from dmondrian.checkpoint.codec import NODE, Decoded, Since, decode_blob, encode_forest
+from dmondrian.checkpoint.codec import (
+    NODE,
+    Decoded,
+    Since,
+    StoredTrees,
+    decode_blob,
+    encode_forest,
+)
 from dmondrian.checkpoint.document import dump_json
 from dmondrian.errors import CorruptError
 
@@ -82,7 +89,7 @@ class State(NamedTuple):
     """A state that was read from its blob, and, of a difference, from that of its base."""
 
     header: dict[str, Any]
-    trees: Trees
+    trees: Trees | StoredTrees
     digest: str  # of its blob
     n_bytes: int  # of that
     since: Since | None  # where it is a difference
@@ -188,7 +195,13 @@ def _pays(n_changed: int, n_nodes: int, base: Base) -> bool:
 
 
 def read_state(
-    read: Read, digest: str, n_bytes: int | None = None, *, name: str, max_bytes: int | None = None
+    read: Read,
+    digest: str,
+    n_bytes: int | None = None,
+    *,
+    name: str,
+    max_bytes: int | None = None,
+    without: Sequence[str] = (),
 ) -> State:
     """Read a state that `encode_state` wrote.
 
@@ -205,31 +218,34 @@ def read_state(
     max_bytes : int or None
         Largest size of all arrays together, as of
         :func:`~dmondrian.checkpoint.codec.decode_forest`.
+    without : sequence of str
+        Fields of trees that are not decoded.
 
     Raises
     ------
     CorruptError
-        The bytes are no state.
+        The bytes are no state; what is wrong with a tree's numbers when it is decoded.
     """
     limit = usable_bytes() // 2 if max_bytes is None else max_bytes
     data = read(digest, n_bytes)
-    found, n_own = decode_blob(data, name=name, max_bytes=limit), len(data)
+    found, n_own = decode_blob(data, name=name, max_bytes=limit, without=without), len(data)
     del data
     since = found.since
     if since is None:
         return State(found.header, found.trees, digest, n_own, None, [], _form(found))
     named = f"{name}, which has changed since blobs/{since.digest}"
-    whole = decode_blob(read(since.digest, since.n_bytes), name=named, max_bytes=limit)
+    data = read(since.digest, since.n_bytes)
+    whole = decode_blob(data, name=named, max_bytes=limit, without=without)
+    del data
     is_base = whole.since is None and _form(whole) == _form(found)
     if not is_base or len(whole.trees) != len(found.trees):
         raise CorruptError(
             f"{named}: that is no whole state of {len(found.trees)} trees. {_ADVICE}"
         )
-    changed = [
-        (own[NODE], _length(tree)) for own, tree in zip(found.trees, whole.trees, strict=True)
-    ]
+    changes, before = list(found.trees), list(whole.trees)
+    changed = [(own[NODE], _length(tree)) for own, tree in zip(changes, before, strict=True)]
     try:
-        trees = _patched(whole.trees, found.trees, since.nodes, limit)
+        trees = _patched(before, changes, since.nodes, limit)
     except CorruptError as error:
         raise CorruptError(f"{named}: {error} {_ADVICE}") from error
     return State(found.header, trees, digest, n_own, since, changed, _form(found))
@@ -257,9 +273,10 @@ def are_same(read: Read, *shards: Mapping[str, Any]) -> bool:
         read_state(read, shard["digest"], shard["bytes"], name=f"blobs/{shard['digest']}")
         for shard in shards
     )
+    trees = list(first.trees)
     return all(
         dump_json(first.header) == dump_json(other.header)
-        and are_same_trees(first.trees, other.trees)
+        and are_same_trees(trees, list(other.trees))
         for other in others
     )
 

@@ -52,6 +52,7 @@ class Contents:
     parameters: dict[str, Any]  # of the forest, as JSON
     numbers: tuple[int, ...]  # tree numbers
     sizes: tuple[int, ...]  # bytes of each tree in memory, at most
+    boxless_sizes: tuple[int, ...]  # the same without the boxes of its nodes
     n_nodes: int  # of all trees
     calibration: Any  # of the whole forest, as JSON, where it was saved by an estimator
 
@@ -94,8 +95,15 @@ def peek_blobs(blobs: Sequence[Blob]) -> list[Contents]:
     return [_peek(runs[blob.run], blob) for blob in blobs]
 
 
-def load_trees(blobs: Sequence[Blob]) -> Forest:
+def load_trees(blobs: Sequence[Blob], with_boxes: bool = True) -> Forest:
     """Read blobs of one model, one after the other, as one forest.
+
+    Parameters
+    ----------
+    blobs : sequence of Blob
+    with_boxes : bool
+        False for a forest that :attr:`predicts_without_boxes` and will be asked for no more:
+        without the boxes of its nodes it takes a fraction of the memory, and learns nothing.
 
     Raises
     ------
@@ -107,7 +115,8 @@ def load_trees(blobs: Sequence[Blob]) -> Forest:
     free = usable_bytes()
     for blob in blobs:
         # Half: a forest is built beside the arrays that it is read from.
-        parts.append(_load(runs[blob.run], blob, free // 2, parts[0] if parts else None))
+        other = parts[0] if parts else None
+        parts.append(_load(runs[blob.run], blob, free // 2, other, with_boxes))
         free -= parts[-1].n_bytes
     try:
         return parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
@@ -125,23 +134,44 @@ def _peek(run: Run, blob: Blob) -> Contents:
         return run.peek_blob(blob.digest, start, stop)
 
     header, rows, sizes = peek_forest(read, blob.n_bytes, name=_named(blob))
+    left_out = _left_out(with_boxes=False)
     try:
         numbers = tuple(int(tree["number"]) for tree in header["trees"])
         parameters, calibration = dict(header["parameters"]), header.get("calibration")
-        return Contents(parameters, numbers, tuple(sizes), sum(rows), calibration)
+        return Contents(
+            parameters,
+            numbers,
+            tuple(sum(tree.values()) for tree in sizes),
+            tuple(sum(n for name, n in tree.items() if name not in left_out) for tree in sizes),
+            sum(rows),
+            calibration,
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptError(f"{_named(blob)} is no forest: {error!r}") from error
 
 
-def _load(run: Run, blob: Blob, max_bytes: int, other_shard: Forest | None) -> Forest:
+def _load(
+    run: Run, blob: Blob, max_bytes: int, other_shard: Forest | None, with_boxes: bool
+) -> Forest:
     from dmondrian.drift.drift_forest import forest_from_state
 
-    own = blob.digest, blob.n_bytes
+    own, without = (blob.digest, blob.n_bytes), _left_out(with_boxes)
     try:
-        state = read_state(run.get_blob, *own, name=_named(blob), max_bytes=max_bytes)
-        return forest_from_state(state.header, state.trees, other_shard)
+        state = read_state(
+            run.get_blob, *own, name=_named(blob), max_bytes=max_bytes, without=without
+        )
+        return forest_from_state(state.header, state.trees, other_shard, with_boxes)
     except (CorruptError, ParameterError) as error:
         raise CorruptError(f"{_named(blob)} is no forest: {error}") from error
+
+
+def _left_out(with_boxes: bool) -> tuple[str, ...]:
+    """Return the fields of trees that are not read."""
+    if with_boxes:
+        return ()
+    from dmondrian.forest.state import BOXES
+
+    return BOXES
 
 
 def _named(blob: Blob) -> str:

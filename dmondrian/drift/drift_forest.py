@@ -10,7 +10,7 @@ Shapes: n rows, d features, k outputs: K classes, or mean and variance of the la
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -23,6 +23,7 @@ from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
 from dmondrian.forest.forest import Forest
+from dmondrian.forest.state import FieldsOfTrees
 from dmondrian.tree import nodes
 
 
@@ -143,13 +144,14 @@ class DriftForest(Members):
 
 def forest_from_state(
     header: dict[str, Any],
-    trees: Sequence[dict[str, np.ndarray]],
+    trees: FieldsOfTrees,
     other_shard: Forest | None = None,
+    with_boxes: bool = True,
 ) -> Forest:
     """Return the forest of a state, one that follows a stream or another, checked.
 
     The state of a shard of a run that follows the stream gives members without a guard.
-    ``other_shard`` as in :meth:`dmondrian.forest.forest.Forest.from_state`.
+    ``other_shard`` and ``with_boxes`` as in :meth:`dmondrian.forest.forest.Forest.from_state`.
 
     Raises
     ------
@@ -158,8 +160,9 @@ def forest_from_state(
     """
     form = header.get("format") if isinstance(header, dict) else None
     if type(form) is not int or form != FOLLOWING:
-        return Forest.from_state(header, trees, other_shard)
-    return (DriftForest if has_guard(header) else Members).from_state(header, trees, other_shard)
+        return Forest.from_state(header, trees, other_shard, with_boxes)
+    kind = DriftForest if has_guard(header) else Members
+    return kind.from_state(header, trees, other_shard, with_boxes)
 
 
 def empty_shard(parameters: ForestParameters, numbers: Iterable[int]) -> Forest:

@@ -27,7 +27,7 @@ member's mixture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Self
 
@@ -60,6 +60,7 @@ from dmondrian.ensemble.sums.exact_sums import KNOWN, units
 from dmondrian.ensemble.threads import Turns, run_threads
 from dmondrian.errors import ParameterError
 from dmondrian.forest.forest import Forest
+from dmondrian.forest.state import FieldsOfTrees
 from dmondrian.joint_fit.fit import RowsToLearn
 from dmondrian.tree import nodes
 from dmondrian.tree.sparse_rows import SparseRows
@@ -177,8 +178,9 @@ class Members(Forest):
     def from_state(
         cls,
         header: dict[str, Any],
-        trees: Sequence[dict[str, np.ndarray]],
+        trees: FieldsOfTrees,
         other_shard: Forest | None = None,
+        with_boxes: bool = True,
     ) -> Members:
         """Return the members of a :meth:`state`, every index and value checked.
 
@@ -187,8 +189,9 @@ class Members(Forest):
         CorruptError
             If the state is not one that such a forest can have.
         """
-        parts = read_header(header, trees)
-        made: Any = super().from_state(parts.permanent_header, parts.permanent, other_shard)
+        parts = read_header(header, list(trees))
+        permanent = parts.permanent_header, parts.permanent
+        made: Any = super().from_state(*permanent, other_shard, with_boxes)
         load_state(made, parts)
         return made
 

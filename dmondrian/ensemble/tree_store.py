@@ -21,7 +21,7 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
 from dmondrian.tree import nodes
 from dmondrian.tree.address_table import table_of
-from dmondrian.tree.box_encoding import Columns, Rows, all_numeric, boxless
+from dmondrian.tree.box_encoding import Columns, Rows, all_numeric, boxless, has_boxes
 from dmondrian.tree.box_encoding_choice import fitted, suited, without_boxes
 from dmondrian.tree.memory import next_capacity
 
@@ -98,6 +98,11 @@ class TreeStore:
         """
         if not self.trees or not self._has_boxes or not len(rows):
             return without_boxes(rows.values)
+        if not has_boxes(self.trees[0].columns):
+            raise ParameterError(
+                "these trees were read without their boxes, to be asked alone: load the forest "
+                "anew to learn more rows"
+            )
         if not self.is_encoded and not self.n_nodes:
             self.encode_as(rows.first_columns(self.trees[0]))
         encoded = rows.encode(self.trees[0].columns) if self.is_encoded else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.threads import Turns
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest import state
+from dmondrian.forest.state import FieldsOfTrees
 from dmondrian.joint_fit.fit import RowsToLearn, exact_of, learn_jointly
 from dmondrian.joint_fit.lifetime_sums import Averaged
 from dmondrian.joint_fit.ridge import AT_ONCE, Exact
@@ -29,7 +30,7 @@ from dmondrian.prequential.stream_sample import forecast_and_learn
 from dmondrian.tree import nodes
 from dmondrian.tree.box_delta import box_differences
 from dmondrian.tree.box_encoding import Columns, boxless
-from dmondrian.tree.box_encoding_choice import alike, find_columns, fitted
+from dmondrian.tree.box_encoding_choice import alike, boxes_of, find_columns, fitted
 from dmondrian.tree.sparse_rows import SparseRows, dense_rows, sparse_rows
 from dmondrian.tuning.auto_settings import LAST, Warmup
 from dmondrian.uncertainty.temperature_scaling import FittedCalibration, kind_of, new_calibration
@@ -274,14 +275,17 @@ class Forest(Ensemble):
     def from_state(
         cls,
         header: dict[str, Any],
-        trees: Sequence[dict[str, np.ndarray]],
+        trees: FieldsOfTrees,
         other_shard: Forest | None = None,
+        with_boxes: bool = True,
     ) -> Forest:
         """Return the forest of a :meth:`state`, every index and value checked.
 
         One in the form of :meth:`stored` is turned into a :meth:`state` where it is: to keep both
-        would take twice the memory. Boxes are written as those of ``other_shard`` if they can be:
-        shards of a model learned the same rows.
+        would take twice the memory. Each tree is taken once, and not looked at again once the next
+        one was taken. Boxes are written as those of ``other_shard`` if they can be: shards of a
+        model learned the same rows. Trees that come without boxes, of parameters that
+        ``predicts_without_boxes``, learn no more.
 
         Raises
         ------
@@ -295,12 +299,9 @@ class Forest(Ensemble):
             raise CorruptError("trees should come in the order of their distinct numbers")
         if len({entry["floats"][nodes.TOTAL_WEIGHT] for entry in scalars}) > 1:
             raise CorruptError("all trees should have learned the same rows")
-        for entry, arrays in zip(scalars, trees, strict=True):
-            state.check_arrays(entry, arrays, header["format"], parameters)
+        sound = _checked(scalars, trees, header["format"], parameters, with_boxes)
+        built = _trees_of(parameters, scalars, sound, other_shard, with_boxes)
         header["format"] = state.FORMAT
-        built = _trees_of(parameters, scalars, trees, other_shard)
-        if parameters.has_fringe:
-            built = [fringe_settings.with_fringe(t, a) for t, a in zip(built, trees, strict=True)]
         forest = cls._of(parameters, numbers, built)
         if header["warmup"] is not None:
             forest.warmup = Warmup.from_json(header["warmup"], parameters)
@@ -359,38 +360,53 @@ def _exact_of(header: dict[str, Any], joint: Joint, trees: Sequence[nodes.Tree])
     return exact
 
 
+def _checked(
+    scalars: Iterable[dict[str, Any]],
+    trees: Iterable[dict[str, np.ndarray]],
+    form: int,
+    parameters: ForestParameters,
+    with_boxes: bool,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the fields of each tree, checked, those of format ``form`` made into a state's."""
+    for entry, arrays in zip(scalars, trees, strict=True):
+        state.check_arrays(entry, arrays, form, parameters, with_boxes)
+        yield arrays
+
+
 def _trees_of(
     parameters: ForestParameters,
     scalars: Sequence[dict[str, Any]],
-    trees: Sequence[dict[str, np.ndarray]],
+    trees: Iterable[dict[str, np.ndarray]],
     other_shard: Forest | None,
+    with_boxes: bool,
 ) -> list[nodes.Tree]:
     """Return trees of checked fields and scalars, which write their boxes alike.
 
     To find the columns takes longer than to write the boxes. All trees learned the same rows, so
     those of the first one will do for the others, but for rows that it has weighed with 0.
     """
+    has_boxes, d = parameters.has_boxes and with_boxes, parameters.n_features
+    columns: Columns | None = None if has_boxes else boxless(d)
     if other_shard is not None and other_shard.parameters == parameters and other_shard.trees:
         columns = other_shard.trees[0].columns
-    else:
-        columns = _columns_of(parameters, trees[:1])
     built: list[nodes.Tree] = []
     for entry, arrays in zip(scalars, trees, strict=True):
+        if columns is None:
+            columns = find_columns(d, [_boxes_in(arrays)])
         tree, fit = nodes.from_fields(arrays, entry, columns)
         if not fit:
-            columns = _columns_of(parameters, trees)
-            both = zip(scalars, trees, strict=True)
-            return [nodes.from_fields(a, e, columns)[0] for e, a in both]
+            columns = find_columns(d, chain(boxes_of(built), [_boxes_in(arrays)]))
+            built = [nodes.lay_out(one, columns) for one in built]
+            tree, _ = nodes.from_fields(arrays, entry, columns)
+        if parameters.has_fringe:
+            tree = fringe_settings.with_fringe(tree, arrays)
         built.append(tree)
     return built
 
 
-def _columns_of(parameters: ForestParameters, trees: Sequence[dict[str, np.ndarray]]) -> Columns:
-    """Return how to write the boxes of stored trees."""
-    if not parameters.has_boxes:
-        return boxless(parameters.n_features)
-    boxes = ((a["lower"], a["upper"], a["stat"][:, 0] > 0.0) for a in trees)
-    return find_columns(parameters.n_features, boxes)
+def _boxes_in(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return lower and upper bounds of a tree's nodes, and which of these have rows."""
+    return arrays["lower"], arrays["upper"], arrays["stat"][:, 0] > 0.0
 
 
 def tree_fields(

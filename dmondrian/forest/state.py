@@ -7,8 +7,8 @@ and number is checked here first. Floats that JSON cannot hold travel as strings
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence, Sized
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -46,10 +46,14 @@ _FIELDS = {
     "lower": np.float32,
     "upper": np.float32,
 }
-_OF_BOXES, _OF_WEIGHTS = ("lower", "upper"), ("odds", "odds_exponent")
+BOXES, _OF_WEIGHTS = ("lower", "upper"), ("odds", "odds_exponent")
 _OF_FRINGE = {"fringe": np.int32, "candidates_size": np.int32}
 _MOST_ROWS = 2.0**53  # up to which doubles count one by one
 _SPECIAL = {"inf": math.inf, "-inf": -math.inf}
+
+
+class FieldsOfTrees(Sized, Iterable[dict[str, np.ndarray]], Protocol):
+    """The arrays of each tree of a state, taken once: a list, or trees that are decoded in turn."""
 
 
 def encode_float(value: float) -> float | str:
@@ -129,18 +133,22 @@ def check_arrays(
     arrays: dict[str, np.ndarray],
     form: int,
     parameters: ForestParameters,
+    with_boxes: bool = True,
 ) -> None:
     """Raise :class:`CorruptError` unless the arrays are those of one sound tree.
 
     Statistics are counts of classes, moments of the label, labels where a loss needs them, or
     values that were fitted jointly. With a fringe there are neither boxes nor weights, and the last
     statistic is not of labels. On the cube leaves may have no row, and boxes lie in their cells.
-    Boxes that come as differences (``form`` is ``NESTED``) are replaced by what they stand for.
+    Boxes that come as differences (``form`` is ``NESTED``) are replaced by what they stand for;
+    without boxes there are none.
     """
     fields, n_features = dict(_FIELDS), parameters.n_features
     is_counts, is_on_cube = parameters.gives_proba, parameters.domain == "cube"
     if parameters.has_fringe:
-        fields = {k: fields[k] for k in fields if k not in _OF_BOXES + _OF_WEIGHTS} | _OF_FRINGE
+        fields = {k: fields[k] for k in fields if k not in BOXES + _OF_WEIGHTS} | _OF_FRINGE
+    elif not with_boxes:
+        fields = {name: dtype for name, dtype in fields.items() if name not in BOXES}
     wanted = {*fields, "candidates"} if parameters.has_fringe else set(fields)
     if set(arrays) != wanted:
         raise CorruptError(f"a tree should have the fields {sorted(wanted)}")
@@ -159,7 +167,7 @@ def check_arrays(
     if parameters.has_fringe:
         check_grown_by_fringe(entry, arrays, n_features, is_counts, parameters.fringe)
         return
-    if form == NESTED:
+    if form == NESTED and with_boxes:
         arrays |= add_differences(arrays, entry["root"])
     check_values(entry, arrays)
     # What stands where other forests store the losses of nodes may have any sign.
@@ -235,7 +243,7 @@ def check_values(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         raise CorruptError(where + "its weights should be in [2^-128, 2^128]")
     if not ((exponent >= -LARGEST_EXPONENT) & (exponent <= LARGEST_EXPONENT)).all():
         raise CorruptError(where + "its weights' exponents are out of range")
-    if not are_bounds(read_only(arrays["lower"]), read_only(arrays["upper"])):
+    if "lower" in arrays and not are_bounds(read_only(arrays["lower"]), read_only(arrays["upper"])):
         raise CorruptError(where + "its boxes should be finite, lower <= upper")
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dmondrian.checkpoint import codec, decode_forest, encode_forest
-from dmondrian.checkpoint.codec import METADATA_KEY, peek_forest
+from dmondrian.checkpoint.codec import METADATA_KEY, decode_blob, peek_forest
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.tree.sparse_rows import sparse_rows
 from tests.checkpoint.conftest import make_tree
@@ -316,7 +316,7 @@ def test_lists_of_any_length_come_back() -> None:
     header, rows, sizes = peek_forest(lambda start, stop: data[start:stop], len(data))
     assert header == {"a": 1}
     assert rows == [30, 0, 1]
-    assert sizes == [sum(array.nbytes for array in tree.values()) for tree in trees]
+    assert sizes == [{name: array.nbytes for name, array in tree.items()} for tree in trees]
 
 
 def test_lists_that_do_not_add_up_are_refused() -> None:
@@ -407,7 +407,10 @@ def test_wide_fields_are_stored_without_their_zeros() -> None:
     assert same(trees, decode_forest(encode_forest({}, [trees[0], *map(sparse, trees[1:])]))[1])
     header, rows, sizes = peek_forest(lambda start, stop: data[start:stop], len(data))
     assert (header, rows) == ({"a": 1}, [50, 0, 1, 2100])
-    assert sizes == [sum(array.nbytes for array in tree.values()) for tree in trees]
+    assert sizes == [{name: array.nbytes for name, array in tree.items()} for tree in trees]
+    left_out = decode_blob(data, name="it", without=["stat", "left"]).trees
+    fewer = [{k: v for k, v in tree.items() if k not in ("stat", "left")} for tree in trees]
+    assert same(fewer, list(left_out))
 
 
 def test_a_state_without_sparse_fields_is_one_of_the_first_format() -> None:

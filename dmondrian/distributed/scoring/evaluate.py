@@ -148,7 +148,7 @@ def evaluate(
     """
     check_paths(data, "write them as Parquet, or measure what dmondrian.frames.FrameModel predicts")
     limit = parse_limit(memory_limit)
-    model = open_model(os.fspath(model_url))
+    model = open_model(os.fspath(model_url), measures_distance=False)
     with with_lags(os.fspath(model_url), data) as rows:
         found = _evaluate(os.fspath(model_url), model, rows, client, n_workers, threads, limit)
     lagged = lags_of_run(Run.open(os.fspath(model_url)))

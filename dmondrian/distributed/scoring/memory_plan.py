@@ -98,16 +98,20 @@ def parse_limit(limit: str | int | None) -> int | None:
     return int(n_bytes)
 
 
-def memory_of(blob: Blob, sizes: Sequence[int]) -> BlobMemory:
+def memory_of(blob: Blob, sizes: Sequence[int], is_in_turn: bool) -> BlobMemory:
     """Return the memory needs of a blob, from the bytes of its trees' nodes.
 
     Loading needs its bytes, its decoded columns, the trees and the memory to check one tree, at
-    most the size of the tree. Flat predictors of the trees take less than half their bytes again.
-    Of a difference, at most half of the nodes are decoded twice.
+    most the size of the tree. Columns are of one tree, and of the one before, ``is_in_turn``; of a
+    difference those of all trees, at most half of the nodes decoded twice. Flat predictors of the
+    trees take less than half their bytes again.
     """
-    held = 3 * sum(sizes) // 2 + TREE_BYTES * len(sizes)
-    twice = 0 if blob.base is None else sum(sizes) // 2
-    return BlobMemory(blob, held, blob.all_bytes + sum(sizes) + twice + max(sizes, default=0))
+    held, largest = 3 * sum(sizes) // 2 + TREE_BYTES * len(sizes), max(sizes, default=0)
+    if blob.base is not None:
+        decoded = sum(sizes) + sum(sizes) // 2
+    else:
+        decoded = min(2 * largest, sum(sizes)) if is_in_turn else sum(sizes)
+    return BlobMemory(blob, held, blob.all_bytes + decoded + largest)
 
 
 def row_needs(

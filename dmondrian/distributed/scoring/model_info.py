@@ -46,6 +46,7 @@ class Model:
     n_draws: int | None = None  # draws that normalise a density, which needs all trees at once
     has_distance: bool = True  # whether nodes have boxes
     guard: Guard | None = None  # of a forest that follows the stream
+    with_boxes: bool = True  # whether its trees are read with the boxes of their nodes
 
     @property
     def n_trained(self) -> int:
@@ -68,8 +69,14 @@ class Model:
 _plans: SingleFlightCache[Plan] = SingleFlightCache(_KEPT, seconds=READ_SECONDS)
 
 
-def open_model(url: str) -> Model:
+def open_model(url: str, measures_distance: bool = True) -> Model:
     """Return the metadata of a model that was trained on a plan.
+
+    Parameters
+    ----------
+    url : str
+    measures_distance : bool
+        Whether it will be asked how far rows are from the boxes of their leaves.
 
     Raises
     ------
@@ -94,8 +101,11 @@ def open_model(url: str) -> Model:
             f"the shards of {url} do not belong together: they have other parameters, or trees "
             f"that overlap; use an earlier checkpoint"
         )
-    trees = tuple(memory_of(blob, one.sizes) for blob, one in zip(blobs, contents, strict=True))
     parameters = ForestParameters.from_json(first)
+    with_boxes = measures_distance or not parameters.predicts_without_boxes
+    sizes = [one.sizes if with_boxes else one.boxless_sizes for one in contents]
+    in_turn = not parameters.follows_stream
+    trees = tuple(memory_of(blob, its, in_turn) for blob, its in zip(blobs, sizes, strict=True))
     content = {
         "schema": about["schema"],
         "position": manifest.position,
@@ -126,8 +136,9 @@ def open_model(url: str) -> Model:
     is_of_label = has_label_std(parameters, calibration, guard)
     k, has_boxes = parameters.n_outputs, parameters.has_boxes
     return Model(
-        trees, k, is_of_label, schema, digest, parameters, calibration, n_draws, has_boxes, guard
-    )
+        trees, k, is_of_label, schema, digest, parameters, calibration, n_draws, has_boxes, guard,
+        with_boxes,
+    )  # fmt: skip
 
 
 def _draws_of(about: dict[str, Any], url: str) -> int:

@@ -225,7 +225,7 @@ def score(
     check_flag("delta", delta)
     if delta:
         require_deltalake()
-    model = open_model(os.fspath(model_url))
+    model = open_model(os.fspath(model_url), measures_distance=details)
     check_out(out, data)
     with with_lags(os.fspath(model_url), data, out) as rows:
         result = _score(

@@ -83,6 +83,7 @@ class Stage:
     capacity: int | None  # bytes of trees that the worker may hold
     is_last: bool
     n_draws: int | None  # draws that normalise a density
+    with_boxes: bool  # whether trees are read with the boxes of their nodes
 
 
 @dataclass(frozen=True)
@@ -106,15 +107,15 @@ def run_stage(stage: Stage, before: list[Sums] | Done | None) -> list[Sums] | Do
         return before
     if before is None and (found := part.found()) is not None:
         return Done(found)
-    key = group.blobs, stage.n_draws
+    key = group.blobs, stage.n_draws, stage.with_boxes
     with _tree_cache.using(key, group.n_bytes, stage.capacity, lambda: _load(*key)) as forest:
         summed = _summed(forest, part, before)
         return Done(part.finish(summed)) if stage.is_last else [sums for _, sums in summed]
 
 
-def _load(blobs: tuple[Blob, ...], n_draws: int | None) -> Summing:
+def _load(blobs: tuple[Blob, ...], n_draws: int | None, with_boxes: bool) -> Summing:
     """Return the predictor of stored trees: their forest, or the density of `n_draws`."""
-    return summing(load_trees(blobs), n_draws)
+    return summing(load_trees(blobs, with_boxes), n_draws)
 
 
 def _summed(
@@ -260,7 +261,8 @@ class TreePipeline:
                 _release(before)
 
     def _stage(self, part: Part, group: Group, placement: TreePlacement, is_last: bool) -> Stage:
-        return Stage(part, group, placement.capacity, is_last, self._model.n_draws)
+        model = self._model
+        return Stage(part, group, placement.capacity, is_last, model.n_draws, model.with_boxes)
 
     def _placement(self) -> TreePlacement:
         """Return a placement for the current workers, after waiting for a first one."""

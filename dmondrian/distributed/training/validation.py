@@ -236,7 +236,7 @@ class Validation:
     def _evaluate(self, position: int, n_trees: int, client: Client) -> None:
         """Evaluate a checkpoint: the body of the thread."""
         try:
-            model = open_model(f"{self._run.url}@{position}")
+            model = open_model(f"{self._run.url}@{position}", measures_distance=False)
             metrics = measure(model, self._plan, client, go_on=self._go_on)
             self._found = Evaluated(position, n_trees, plain_metrics(metrics))
         except _StoppedError:

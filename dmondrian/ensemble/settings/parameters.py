@@ -278,6 +278,12 @@ class ForestParameters(TreeSettings):
         return self.domain == "range" and not self.expected_extension
 
     @property
+    def predicts_without_boxes(self) -> bool:
+        """Whether no prediction looks at boxes; only distances to these do, and learning."""
+        others = self.follows_stream or self.is_density or self.learns_jointly
+        return self.has_boxes and self.is_leafwise and not others
+
+    @property
     def n_outputs(self) -> int:
         """Numbers of a prediction: classes, or values of a cell."""
         return self.system.n_outputs(self)

@@ -119,7 +119,7 @@ def test_sharded_trees_say_the_same(
 ) -> None:  # fmt: skip
     plan_small(monkeypatch)
     url = undisturbed.run_url
-    limit = limit_of(open_model(url), 2)
+    limit = limit_of(open_model(url, measures_distance=False), 2)
     plain = {"client": client, "details": False}
     whole = score(url, adult, tmp_path / "whole", **plain)
     parts = score(url, adult, tmp_path / "parts", memory_limit=limit, **plain)

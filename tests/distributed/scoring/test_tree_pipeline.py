@@ -164,12 +164,10 @@ def test_sums_go_on_to_the_last_bit(undisturbed: TrainedRun) -> None:
     assert not np.array_equal(in_pairs, at_once.total)  # another order of addition would be seen
 
 
-def test_evaluation_is_the_same(
-    adult: Path, client: Client, undisturbed: TrainedRun, model: Model
-) -> None:
+def test_evaluation_is_the_same(adult: Path, client: Client, undisturbed: TrainedRun) -> None:
     url, data = f"{undisturbed.run_url}@3000", adult / "part-1.parquet"
     whole = evaluate(url, data, client=client)
-    limit = limit_of(model, 2)
+    limit = limit_of(open_model(undisturbed.run_url, measures_distance=False), 2)
     sharded = evaluate(url, data, client=client, memory_limit=limit)
     assert sharded.pop("trees_sharded") > 1
     assert "trees_sharded" not in whole
@@ -195,9 +193,9 @@ def test_the_caller_reads_no_tree_and_workers_few_at_a_time(
 ) -> None:  # fmt: skip
     loaded: list[int] = []
 
-    def spy(blobs: Any) -> Any:
+    def spy(blobs: Any, with_boxes: bool) -> Any:
         loaded.append(len(blobs))
-        return load_trees(blobs)
+        return load_trees(blobs, with_boxes)
 
     monkeypatch.setattr(tree_pipeline, "load_trees", spy)  # the workers are threads of this process
     monkeypatch.setattr(tree_pipeline, "_tree_cache", tree_pipeline.TreeCache())
