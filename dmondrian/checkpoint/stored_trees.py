@@ -102,7 +102,7 @@ def load_trees(blobs: Sequence[Blob], with_boxes: bool = True) -> Forest:
     ----------
     blobs : sequence of Blob
     with_boxes : bool
-        False for a forest that :attr:`predicts_without_boxes` and will be asked for no more:
+        False for a forest whose parameters have it ``predicts_without_boxes``, to be asked alone:
         without the boxes of its nodes it takes a fraction of the memory, and learns nothing.
 
     Raises
