@@ -192,10 +192,10 @@ def test_a_loss_whose_response_is_not_known_is_refused(rows, monkeypatch) -> Non
     """A new one, that is, which nobody wrote into the exports."""
     X, y = rows
     forest = GeneralizedMondrianForestRegressor(1, random_state=0).fit(X[:50], y[:50])
-    new = dataclasses.replace(forest.forest_.parameters.cost, loss="gamma")
+    new = dataclasses.replace(forest.forest_.parameters.cost, loss="novel")
     monkeypatch.setattr(ForestParameters, "cost", new)
     for export in (to_onnx, to_c):
-        with pytest.raises(ParameterError, match="'gamma': this export does not know the response"):
+        with pytest.raises(ParameterError, match="'novel': this export does not know the response"):
             export(forest)
 
 
