@@ -189,15 +189,15 @@ class FrameModel:
         kind = _kind(frame)
         if isinstance(frame, pa.RecordBatch):
             frame = pa.Table.from_batches([frame])
-        there = _names(frame, kind)
-        names = self._wanted(frame, there)
-        places = dict(zip(there, range(len(there)), strict=True))
+        present = _names(frame, kind)
+        names = self._wanted(frame, present)
+        places = dict(zip(present, range(len(present)), strict=True))
         if kind == "pandas" and (levels := _levels(frame, set(names).difference(places))):
             frame = frame.reset_index(level=levels)
-            there = _names(frame, kind)
-            places = dict(zip(there, range(len(there)), strict=True))
-        if len(places) < len(there):
-            _refuse_repeated(names, there)
+            present = _names(frame, kind)
+            places = dict(zip(present, range(len(present)), strict=True))
+        if len(places) < len(present):
+            _refuse_repeated(names, present)
         missing = [name for name in names if name not in places]
         if missing and self.schema is None:
             raise SchemaError(
@@ -207,39 +207,41 @@ class FrameModel:
         if missing and self.schema is not None:
             _check(self.schema, frame, kind, [name for name in names if name in places], places)
         at = np.array([places[name] for name in names], dtype=np.int64)
-        return frame, kind, there, at
+        return frame, kind, present, at
 
-    def _own_features(self, frame: Any, kind: str, there: list[str], at: np.ndarray) -> np.ndarray:
+    def _own_features(
+        self, frame: Any, kind: str, present: list[str], at: np.ndarray
+    ) -> np.ndarray:
         """Return rows as an estimator encodes them that was fitted on rows with such columns."""
         if "_columns" not in self.estimator.__dict__:
             return self.estimator._features(_plain_features(frame, kind, at))
         if kind == "pyarrow":
-            frame, kind = frame.select([there[place] for place in at]).to_pandas(), "pandas"
+            frame, kind = frame.select([present[place] for place in at]).to_pandas(), "pandas"
             at = np.arange(len(at))
         names = self.estimator.feature_names_in_.tolist()
-        part = frame.iloc[:, at] if kind == "pandas" else frame.select([there[i] for i in at])
+        part = frame.iloc[:, at] if kind == "pandas" else frame.select([present[i] for i in at])
         part = part.set_axis(names, axis=1) if kind == "pandas" else part
         features: np.ndarray = self.estimator._check_rows(part)
         return features
 
-    def _wanted(self, frame: Any, there: list[str]) -> list[str]:
+    def _wanted(self, frame: Any, present: list[str]) -> list[str]:
         """Return the model's columns; for a model without names all, or all but an index."""
         if self._names is not None:
             return self._names
         names = getattr(self.estimator, "feature_names_in_", None)
         if names is not None:
             return [str(name) for name in names]
-        if len(there) != self.estimator.n_features_in_:
+        if len(present) != self.estimator.n_features_in_:
             metadata = getattr(getattr(frame, "schema", None), "metadata", None)
-            index = index_names(there, metadata)
-            there = [name for name in there if name not in index]
-        if len(there) != self.estimator.n_features_in_:
+            index = index_names(present, metadata)
+            present = [name for name in present if name not in index]
+        if len(present) != self.estimator.n_features_in_:
             raise SchemaError(
-                f"the frame has {len(there)} columns; expected the "
+                f"the frame has {len(present)} columns; expected the "
                 f"{self.estimator.n_features_in_} that the forest was fitted on, in their order: "
                 "it knows no names"
             )
-        return there
+        return present
 
 
 def answer_names(params: Mapping[str, Any], classes: Any) -> list[str]:
@@ -381,8 +383,8 @@ def _array(frame: Any, kind: str, types: list[Any], at: np.ndarray, dtype: Any) 
             rows = [[row[place] for place in places] for row in frame.rows()]
             return np.array(rows, dtype=dtype).reshape(len(frame), len(at))
         columns = frame.get_columns()
-        some = columns if len(at) == len(columns) else [columns[place] for place in at.tolist()]
-        return type(frame)(some).to_numpy().astype(dtype, copy=False)
+        chosen = columns if len(at) == len(columns) else [columns[place] for place in at.tolist()]
+        return type(frame)(chosen).to_numpy().astype(dtype, copy=False)
     batches = frame.select(at.tolist()).to_batches()
     arrays = [batch.to_tensor(null_to_nan=True).to_numpy() for batch in batches]
     return np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.empty((0, len(at)))

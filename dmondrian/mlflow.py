@@ -156,15 +156,15 @@ class LiveLog:
 
         self._client = mlflow.MlflowClient()
         active = mlflow.active_run()
-        theirs = None if active is None else active.info.run_id
+        active_id = None if active is None else active.info.run_id
         if run_id is not None:
             self.run_id = run_id
-        elif theirs is not None:
-            self.run_id = theirs
+        elif active_id is not None:
+            self.run_id = active_id
         else:
             with mlflow.start_run() as begun:  # with the tags that MLflow gives its runs
                 self.run_id = begun.info.run_id
-        self._is_own = self.run_id != theirs
+        self._is_own = self.run_id != active_id
         if self._is_own:  # one that is resumed has ended before
             self._client.update_run(self.run_id, "RUNNING")
         self.lost = 0
@@ -247,10 +247,10 @@ def _metrics(stored: dict[str, Any], make: Any) -> list[Any]:
     report = Progressive.from_json(stored["progressive"]).report()
     totals = {key: report[key] for key in ("rows", *NAMES, "r2") if key in report}
     for span in ("window", "faded"):
-        some = {key: value for key, value in report.get(span, {}).items() if key in totals}
-        totals |= {f"{span}_{key}": value for key, value in some.items() if key != "rows"}
-    for baseline, own in report.get("baselines", {}).items():
-        totals |= {f"{baseline}_{key}": value for key, value in own.items()}
+        known = {key: value for key, value in report.get(span, {}).items() if key in totals}
+        totals |= {f"{span}_{key}": value for key, value in known.items() if key != "rows"}
+    for baseline, baseline_metrics in report.get("baselines", {}).items():
+        totals |= {f"{baseline}_{key}": value for key, value in baseline_metrics.items()}
     points = [*report["curve"], totals]
     return [
         make(key, float(point[key]), 0, int(point["rows"]))

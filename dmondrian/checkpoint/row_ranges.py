@@ -41,11 +41,11 @@ class RowRanges:
 
     Parameters
     ----------
-    ranges : sequence of (int, int)
+    bounds : sequence of (int, int)
         First row, and row after the last.
     """
 
-    ranges: tuple[tuple[int, int], ...]
+    bounds: tuple[tuple[int, int], ...]
 
     @classmethod
     def whole(cls, n_rows: int) -> RowRanges:
@@ -61,12 +61,12 @@ class RowRanges:
     @property
     def n_parts(self) -> int:
         """Number of ranges."""
-        return len(self.ranges)
+        return len(self.bounds)
 
     @property
     def n_rows(self) -> int:
         """Rows of all ranges: the last position."""
-        return self.ranges[-1][1]
+        return self.bounds[-1][1]
 
     @property
     def shortest(self) -> int:
@@ -83,12 +83,12 @@ class RowRanges:
         position : int
             A multiple of the number of ranges, or the last one.
         """
-        start, stop = self.ranges[part]
+        start, stop = self.bounds[part]
         return stop if position == self.n_rows else start + position // self.n_parts
 
     def position_at(self, part: int, row: int) -> int:
         """Return the position at which a range is learned up to a row of the stream."""
-        start, stop = self.ranges[part]
+        start, stop = self.bounds[part]
         return self.n_rows if row == stop else (row - start) * self.n_parts
 
 

@@ -106,13 +106,13 @@ class Run:
         data = document.seal(content)
         try:
             store.put_same(RUN_NAME, data)
-            there = document.unseal(data, RUN_NAME)
+            stored = document.unseal(data, RUN_NAME)
         except FencedError:
-            there = read_run(store)
-            refuse_other(store, there, document.unseal(data, RUN_NAME))
+            stored = read_run(store)
+            refuse_other(store, stored, document.unseal(data, RUN_NAME))
         if plan is not None:
             put_first(store, plan)
-        return cls(store, there)
+        return cls(store, stored)
 
     @classmethod
     def open(cls, url: str | os.PathLike[str] | Store) -> Run:

@@ -55,7 +55,7 @@ def cluster(arguments: argparse.Namespace, output: Output) -> int:
         folder = own or temporary
         tls = given or _certificates(folder, output)
         interrupts = stack.enter_context(Interrupts("stopped in the middle of stopping"))
-        its = stack.enter_context(
+        started = stack.enter_context(
             running(n_workers, threads, tls, folder / SCHEDULER_FILE, temporary / "kernels")
         )
         keys = {
@@ -64,17 +64,22 @@ def cluster(arguments: argparse.Namespace, output: Output) -> int:
             "tls_cert": tls.cert,
             "tls_key": tls.key,
         }
-        event = {"address": its.address, "workers": n_workers, "dashboard": its.dashboard, **keys}
+        event = {
+            "address": started.address,
+            "workers": n_workers,
+            "dashboard": started.dashboard,
+            **keys,
+        }
         output.event("cluster", event)
         workers = f"{counted(n_workers, 'worker')} of {counted(threads, 'thread')}"
         output.text(
-            f"a scheduler at {its.address} with {workers}{' each' if n_workers > 1 else ''}\n"
-            f"{_dashboard(its.dashboard)}\nfor a job file:\n\n{_job_lines(keys)}\n"
+            f"a scheduler at {started.address} with {workers}{' each' if n_workers > 1 else ''}\n"
+            f"{_dashboard(started.dashboard)}\nfor a job file:\n\n{_job_lines(keys)}\n"
             "Ctrl-C ends all of it."
         )
         while not interrupts.is_requested:
             time.sleep(_TICK)
-            its.restart_lost()
+            started.restart_lost()
         output.note("stopping the scheduler and its workers")
     return 0
 

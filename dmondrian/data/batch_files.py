@@ -141,8 +141,8 @@ class BatchFiles:
         self._before = hashlib.sha256().hexdigest()
         self._waiting: list[_Waiting] = []
         self._offsets: dict[Partition, int] = {}
-        there = self._state.position
-        self._has_offsets = bool(there.offsets) if there.rows else None
+        position = self._state.position
+        self._has_offsets = bool(position.offsets) if position.rows else None
         self._is_over = False
         self._inside: Partition | None = None  # whose next batch has to begin where it is asked to
 
@@ -226,11 +226,11 @@ class BatchFiles:
         ------
         DataError
         """
-        there = {name for name in self._store.list() if name.endswith(".parquet")}
-        if others := sorted(name for name in there if not _NAME.fullmatch(name)):
+        names = {name for name in self._store.list() if name.endswith(".parquet")}
+        if others := sorted(name for name in names if not _NAME.fullmatch(name)):
             raise DataError(f"{self.out}/{others[0]} was not written by this; take it out")
         for number, end in enumerate(np.cumsum(self._state.sizes), start=1):
-            if end > position and _name(number) not in there:
+            if end > position and _name(number) not in names:
                 raise DataError(
                     f"{self.out} lacks {_name(number)}, of which not all rows are learned, and has "
                     "newer files: put it back, or delete all files with higher numbers, and "
@@ -241,8 +241,8 @@ class BatchFiles:
         """Delete files whose rows all lie before a position of the stream, but the newest one."""
         ends = np.cumsum(self._state.sizes)
         spare = [_name(n) for n, end in enumerate(ends[:-1], start=1) if end <= position]
-        there = set(self._store.list())
-        self._store.delete([name for name in spare if name in there])
+        names = set(self._store.list())
+        self._store.delete([name for name in spare if name in names])
 
     def _items(self) -> Iterator[Any]:
         """Return the iterator of the source, which begins where it has to."""

@@ -163,11 +163,11 @@ class Changes:
         is_parted = has_parts and (operation == "DELETE" or not is_change)
         losses = []
         for part in sorted(parts, key=str) if is_parted else [None]:
-            some = [path for path in ordered if not is_parted or _part(adds[path]) == part]
-            gone = [path for path in removes if not is_parted or _part(removes[path]) == part]
+            added = [path for path in ordered if not is_parted or _part(adds[path]) == part]
+            removed = [path for path in removes if not is_parted or _part(removes[path]) == part]
             loss = self._rewrite(
-                [adds[path] for path in some],
-                [removes[path] for path in gone],
+                [adds[path] for path in added],
+                [removes[path] for path in removed],
                 [mask for mask in masks if not is_parted or _part(mask[0]) == part],
                 is_change,
             )
@@ -190,9 +190,9 @@ class Changes:
             if not _is_new(file):
                 # A file that stays may have got its earlier deletion vector again.
                 stay = self._rows(action) + _n_masked(action) - masked.get(action["path"], 0)
-                there = stay if action["path"] in masked else 0
+                left = stay if action["path"] in masked else 0
                 is_pure = self._is_pure(action["path"])
-                self.counts.add("deleted", self._rows(action) - there, is_pure)
+                self.counts.add("deleted", self._rows(action) - left, is_pure)
         again = [self._files.get(add["path"]) for add in adds]
         news = [_is_new(file) for file in again]
         self._add([add for add, is_new in zip(adds, news, strict=True) if is_new], NEW)

@@ -109,8 +109,8 @@ def extend_plan(
     again = [uri for uri, text in changed.items() if uri in old and text not in known_prints]
     known = [footer for footer in footers if footer.file.uri in old]
     fresh = [footer for footer in footers if footer.file.uri not in old]
-    there = partition_types([footer.file for footer in known], plan.schema)
-    _check_prefix(plan, needed, groups_of(known, there), versions, places, doubtful)
+    known_partitions = partition_types([footer.file for footer in known], plan.schema)
+    _check_prefix(plan, needed, groups_of(known, known_partitions), versions, places, doubtful)
     about = (
         *chain.from_iterable(map(about_table, tables)),
         *_about_learned(plan, past, again, places, doubtful),

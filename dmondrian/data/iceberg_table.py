@@ -193,11 +193,13 @@ def iceberg_files_since(
     for actions in _commits(table, chain, before):
         changes.commit(actions)
     paths = [file.path for entry in changes.entries() for file in entry.all_files()]
-    there = dict(_files(table, paths))
-    added = files_to_learn(changes, there.__contains__, table.name, "removal of orphan files does")
+    by_path = dict(_files(table, paths))
+    added = files_to_learn(
+        changes, by_path.__contains__, table.name, "removal of orphan files does"
+    )
     _refuse_deletes(table, [file.path for file in added if not file.n_masked])
     _refuse_left_out(table, {file.path: file.n_masked for file in added})
-    return [there[file.path] for file in added], state_after(then, now, changes.counts)
+    return [by_path[file.path] for file in added], state_after(then, now, changes.counts)
 
 
 def snapshot_time(table: IcebergTable) -> float | None:

@@ -176,10 +176,10 @@ class JoinedFiles:
         self, records: Sequence[str], keys_of: _Keys, n_rows: int, listed: Collection[str]
     ) -> None:
         """Write the files of keys to one, without what is too old to be asked for."""
-        some = [one for record in records for one in self._of_record(record)]
+        all_files = [one for record in records for one in self._of_record(record)]
         newest: list[tuple[JoinedFile, pa.Array | None]] = []
         n_newer, largest = 0, 0
-        for file, read in reversed(some):
+        for file, read in reversed(all_files):
             largest = max(largest, file.rows)
             if file.has_keys and not is_old(n_newer, n_rows, largest):
                 newest.append((file, keys_of(read(), f"{self.url}/{KEYS}")))
@@ -205,9 +205,9 @@ class JoinedFiles:
 
     def _listed(self) -> tuple[list[str], list[str]]:
         """Return the files of rows and those of keys, but for those within another one of these."""
-        there = self._store.list()
+        names = self._store.list()
         found = sorted(
-            (_range_of(name) for name in there if _KEYS_NAME.fullmatch(name)),
+            (_range_of(name) for name in names if _KEYS_NAME.fullmatch(name)),
             key=lambda numbers: (numbers[0], -numbers[1]),
         )
         records: list[str] = []
@@ -216,7 +216,7 @@ class JoinedFiles:
             if stop > reached:
                 records.append(_keys_name(start, stop - 1))
                 reached = stop
-        return [name for name in there if _NAME.fullmatch(name)], records
+        return [name for name in names if _NAME.fullmatch(name)], records
 
     def _about(self, name: str) -> JoinedFile:
         """Return what a file notes."""

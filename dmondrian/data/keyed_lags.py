@@ -178,10 +178,10 @@ class KeyedLags:
         for name in wanted:
             if (n := table.column_names.count(name)) != 1:
                 found = counted(n, "column") if n else "no column"
-                there = ", ".join(map(repr, table.column_names[:20]))
+                present = ", ".join(map(repr, table.column_names[:20]))
                 raise SchemaError(
                     f"rows have {found} {name!r}, of which lags are made; expected one: there are "
-                    f"{there}"
+                    f"{present}"
                 )
         plain = {name: _decoded(table[name]) for name in wanted}
         one = pa.repeat(pa.scalar(0, pa.int8()), len(table))

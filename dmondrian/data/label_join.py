@@ -318,8 +318,8 @@ class LabelJoin:
         for of in self._rows:
             of.is_done |= pc.is_in(of.keys, value_set=whole).to_numpy(zero_copy_only=False)
         for of in self._labels:
-            some = pa.chunked_array(of_labels.get(of.uri, []), of.keys.type)
-            of.is_done |= pc.is_in(of.keys, value_set=some).to_numpy(zero_copy_only=False)
+            joined = pa.chunked_array(of_labels.get(of.uri, []), of.keys.type)
+            of.is_done |= pc.is_in(of.keys, value_set=joined).to_numpy(zero_copy_only=False)
 
     def _join(self, labels: _Keys) -> Joined | None:
         """Join the open labels of a file with the rows that are there; None if there are none."""
@@ -433,13 +433,13 @@ def _oldest(kept: list[_Keys], n_rows: int) -> list[_Keys]:
 def _read(uri: str, columns: list[str] | None) -> pa.Table:
     """Return the rows of a file, all columns of it if None."""
     parquet = open_parquet(uri)
-    there = parquet.schema_arrow.names
-    names = there if columns is None else columns
+    present = parquet.schema_arrow.names
+    names = present if columns is None else columns
     for name in names:
-        if there.count(name) != 1:
+        if present.count(name) != 1:
             raise DataError(
-                f"{uri} has {there.count(name) or 'no'} column{'s' * (name in there)} {name!r}; "
-                f"it has {', '.join(map(repr, there))}"
+                f"{uri} has {present.count(name) or 'no'} column{'s' * (name in present)} "
+                f"{name!r}; it has {', '.join(map(repr, present))}"
             )
     groups = range(parquet.metadata.num_row_groups)
     tables = [read_columns(parquet, uri, group, names) for group in groups]

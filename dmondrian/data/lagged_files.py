@@ -329,23 +329,25 @@ class LaggedFiles:
         found: list[str] = []
         written, listing = end, ""
         for identity, start, stop in _places(plan):
-            same = [one for one in places if one[0].is_same(identity)]
-            there = next((one for one in same if one[0].uri == identity.uri), None)
-            there = there or next(iter(same), None)
-            if there is not None:
-                if there[2] > end:
+            matches = [place for place in places if place[0].is_same(identity)]
+            match = next((place for place in matches if place[0].uri == identity.uri), None)
+            match = match or next(iter(matches), None)
+            if match is not None:
+                if match[2] > end:
                     raise DataError(
                         f"{identity.uri} is among the data of the run, which has not got all of "
                         "its rows yet: let it go on first, by the command that trains it"
                     )
-                own = self._own(names, identity.uri, *there[1:])
-                positions = [_at(uri.rpartition("/")[2]) for uri in own]
-                its = [Origin(identity.uri, position - there[1]) for position in positions]
-                if not set(own).isdisjoint(found):
-                    own = [self._copy(uri, out, written + at) for at, uri in enumerate(own)]
-                    written += there[2] - there[1]
-                found += own
-                self._followed |= zip(own, its, strict=True)
+                own_files = self._own(names, identity.uri, *match[1:])
+                positions = [_at(uri.rpartition("/")[2]) for uri in own_files]
+                origins = [Origin(identity.uri, position - match[1]) for position in positions]
+                if not set(own_files).isdisjoint(found):
+                    own_files = [
+                        self._copy(uri, out, written + at) for at, uri in enumerate(own_files)
+                    ]
+                    written += match[2] - match[1]
+                found += own_files
+                self._followed |= zip(own_files, origins, strict=True)
                 continue
             alone = [block for block in plan.blocks if start <= block.position < stop]
             at = 0  # rows of this file
@@ -408,8 +410,8 @@ class LaggedFiles:
 
     def _own(self, names: Sequence[str], of: str, start: int, stop: int) -> list[str]:
         """Return the files with the rows of a file of the data, which are at these positions."""
-        some = [name for name in names if start <= _at(name) < stop]
-        uris = [f"{self.out.rstrip('/')}/{name}" for name in some]
+        found = [name for name in names if start <= _at(name) < stop]
+        uris = [f"{self.out.rstrip('/')}/{name}" for name in found]
         n_rows = 0
         for uri in uris:
             with open_parquet(uri) as parquet:
@@ -512,11 +514,11 @@ class LaggedFiles:
 
         A file ends with the file of the data, or once it has so many rows or bytes.
         """
-        some = [block for block in plan.blocks if block.position >= start]
-        position = some[0].position if some else start
+        rest = [block for block in plan.blocks if block.position >= start]
+        position = rest[0].position if rest else start
         if position != start:
             raise CorruptError(f"{self.out} ends at row {start:,}, within a row group of the data")
-        for uri, blocks in groupby(some, key=lambda block: block.uri):
+        for uri, blocks in groupby(rest, key=lambda block: block.uri):
             tables: list[pa.Table] = []
             for _, parts in groupby(blocks, key=lambda block: block.row_group):
                 tables.append(_whole_group(next(parts)))
@@ -603,14 +605,14 @@ class LaggedFiles:
             lags.pass_over(begin)
         key = self._settings["key"]
         wanted = [*self._settings["columns"], *([] if key is None else [key])]
-        at, there = begin, {_at(name): name for name in names}
+        at, name_at = begin, {_at(name): name for name in names}
         while at < end:
-            if at not in there:
+            if at not in name_at:
                 raise DataError(
                     f"{self.out} lacks {_name(at)}, whose rows lags of later rows reach: put it "
                     "back, or train another run"
                 )
-            uri = f"{self.out.rstrip('/')}/{there[at]}"
+            uri = f"{self.out.rstrip('/')}/{name_at[at]}"
             parquet = open_parquet(uri)
             for group in range(parquet.metadata.num_row_groups):
                 lags.add(read_columns(parquet, uri, group, wanted).select(wanted))
@@ -687,8 +689,8 @@ def _whole_group(block: Block) -> pa.Table:
 def _places(plan: Plan) -> list[tuple[_Identity, int, int]]:
     """Return each file of a plan, and the positions where its rows begin and end."""
     found = []
-    for uri, some in groupby(plan.blocks, key=lambda block: block.uri):
-        blocks = list(some)
+    for uri, group in groupby(plan.blocks, key=lambda block: block.uri):
+        blocks = list(group)
         first, last = blocks[0], blocks[-1]
         identity = _Identity(uri, first.size, first.stamp, first.fingerprint)
         found.append((identity, first.position, last.position + last.rows))

@@ -181,10 +181,10 @@ def _files_of_iceberg(
     for block in blocks:
         rows[block.uri] = rows.get(block.uri, 0) + block.rows
     found.held.update(uri for uri in rows if uri not in needed)
-    there = [file for _, file in files_there(uri for uri in rows if uri in needed)]
+    known_files = [file for _, file in files_there(uri for uri in rows if uri in needed)]
     fresh, state = iceberg_files_since(table, then, rows)
     found.tables.append(state)
-    return [*there, *fresh]
+    return [*known_files, *fresh]
 
 
 def _files_of_table(
@@ -211,11 +211,11 @@ def _files_of_table(
             paths[path] = SourceFile(block.uri, block.size, block.stamp, texts, types=kinds)
         if block.uri not in needed:
             held[path] = block.uri
-    there = []
+    known_files = []
     for path, file in uris_below(now.uri, paths):
-        there.append(replace(file, partition=paths[path].partition, types=paths[path].types))
+        known_files.append(replace(file, partition=paths[path].partition, types=paths[path].types))
         held.pop(path, None)
     found.held.update(held.values())
     fresh, state = files_since(table, then, rows)
     found.tables.append(state)
-    return [*there, *fresh]
+    return [*known_files, *fresh]

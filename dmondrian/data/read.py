@@ -201,8 +201,8 @@ def read_chunk(plan: Plan, chunk: Chunk, start: int = 0, *, earlier: str | None 
         rest = [block for block in blocks if block.position + block.rows > start]
         if not rest or len(rest) == len(blocks):
             return read_blocks(plan, blocks, earlier=earlier)
-        there = read_blocks(plan, rest, earlier=earlier)
-        return _behind(rest[0].position - chunk.start, there)
+        read = read_blocks(plan, rest, earlier=earlier)
+        return _behind(rest[0].position - chunk.start, read)
     n_columns = len(plan.schema.columns) + 2
     n_bytes = sum(block.rows for block in blocks) * n_columns * VALUE_BYTES
     again = chunk.shares > 1 and n_bytes <= KEPT_BYTES
@@ -413,13 +413,13 @@ def _read_group(
     key = (block.uri, block.size, block.stamp) if block.stamp else None
     known = None if key is None else _footers.find(key)
     with open_parquet(block.uri, dictionaries, known) as parquet:
-        there = parquet.metadata
+        metadata = parquet.metadata
         # Who follows a folder reads thousands of files of one group, and each of them once.
-        is_kept = is_read_again or there.num_row_groups > 1
+        is_kept = is_read_again or metadata.num_row_groups > 1
         if known is None and key is not None and is_kept:
-            _footers.get(key, lambda: there)
-        is_there = block.row_group < there.num_row_groups
-        n_rows = there.row_group(block.row_group).num_rows if is_there else 0
+            _footers.get(key, lambda: metadata)
+        is_there = block.row_group < metadata.num_row_groups
+        n_rows = metadata.row_group(block.row_group).num_rows if is_there else 0
         if n_rows != block.group_rows:
             raise PlanError(
                 f"{block.uri}, row group {block.row_group}: expected {block.group_rows} rows as "

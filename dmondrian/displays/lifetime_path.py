@@ -120,5 +120,5 @@ def _of_kernel(path: KernelPath) -> tuple[np.ndarray, np.ndarray, np.ndarray, st
         (path.log_likelihoods, "log likelihood, up to a constant"),
     )
     values, name = next((values, name) for values, name in known if values is not None)
-    some = path.lifetimes > 0.0  # the axis is logarithmic
-    return path.lifetimes[some], values[None, some], np.array([path.chosen]), name
+    is_positive = path.lifetimes > 0.0  # the axis is logarithmic
+    return path.lifetimes[is_positive], values[None, is_positive], np.array([path.chosen]), name

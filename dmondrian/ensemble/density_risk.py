@@ -75,8 +75,8 @@ def cells_at(
     birth = np.where(parent >= 0, time[parent], 0.0)
     cells = np.flatnonzero((weight > 0.0) & (birth <= lifetime) & (lifetime < time))
     lower, upper = np.empty((len(cells), d)), np.empty((len(cells), d))
-    mine = tree._replace(scratch=np.empty(3 * d))  # other threads may read this tree
-    write_cells(mine, np.uint64(seed), np.uint64(number), cells, lifetime, lower, upper)
+    view = tree._replace(scratch=np.empty(3 * d))  # other threads may read this tree
+    write_cells(view, np.uint64(seed), np.uint64(number), cells, lifetime, lower, upper)
     log_volume = np.log(upper - lower).sum(axis=1)
     share = weight[cells] / float(tree.head_f[nodes.TOTAL_WEIGHT])
     rest = max(1.0 - float(np.exp(log_volume).sum()), 0.0)
@@ -85,8 +85,10 @@ def cells_at(
         all_levels, all_shares = np.append(level, -np.inf), np.append(share, 0.0)
         volume = np.append(np.exp(log_volume), rest)
         splits = np.empty((0, 3), np.int64)
-        there = np.arange(len(volume))
-        shift = float(_swept(all_levels, volume, all_shares, there, splits, beta, cell_value)[1][0])
+        all_cells = np.arange(len(volume))
+        shift = float(
+            _swept(all_levels, volume, all_shares, all_cells, splits, beta, cell_value)[1][0]
+        )
     values = np.clip(level + shift, -beta, beta)
     return Cells(cells, lower, upper, log_volume, rest, values)
 

@@ -124,24 +124,26 @@ def dependence_on(
     walked = "" if len(trees) == n_trees else f" The first {len(trees)} of {n_trees} trees count."
     found, factors, start = [], [], 0
     for column, features in chosen:
-        own = rows.X[:, start : start + len(features)]
+        column_rows = rows.X[:, start : start + len(features)]
         start += len(features)
         missing = None
         if column.has_nulls and values_of(column):
             missing = dependence_of(trees, features, encoded(schema, column, [None]))[0]
         for place, (part, values) in enumerate(shown_of(column)):
-            mine = [k for k, each in enumerate(column.parts) if part in ("", _PART_OF[each])]
-            mine = mine or list(range(len(features)))  # of a category
+            of_part = [k for k, each in enumerate(column.parts) if part in ("", _PART_OF[each])]
+            of_part = of_part or list(range(len(features)))  # of a category
             X = encoded(schema, column, values)
-            those = [features[k] for k in mine] if part else features
-            means = dependence_of(trees, those, X[:, mine] if part else X)
-            ends, shares = spread_of(column, part, values, own)
+            part_features = [features[k] for k in of_part] if part else features
+            means = dependence_of(trees, part_features, X[:, of_part] if part else X)
+            ends, shares = spread_of(column, part, values, column_rows)
             null = missing if place == 0 else None
             found.append(Dependence(column, values, means, null, part, ends, shares))
         if values := values_of(column):
-            ends, shares = spread_of(column, "", values, own)
-            some, weights = _of_pairs(values, ends, shares)
-            factors.append((column.name, Factor(features, encoded(schema, column, some), weights)))
+            ends, shares = spread_of(column, "", values, column_rows)
+            pair_values, weights = _of_pairs(values, ends, shares)
+            factors.append(
+                (column.name, Factor(features, encoded(schema, column, pair_values), weights))
+            )
     factors = factors[:_MOST_PAIRED]
     if trees[0].value.shape[1] == 2:  # what one class gains the other loses
         trees = [tree._replace(value=tree.value[:, 1:]) for tree in trees]

@@ -117,8 +117,8 @@ def check_onnx_files(files: Iterable[str | PathLike[str]]) -> None:
 
 def _model(estimator: Any, encoded: Schema | None, schema: Schema | None) -> Any:
     """Return the model; ``encoded`` is the encoding of columns done inside of it, if any."""
-    its = estimator.forest_.parameters
-    mixes = its.follows_stream and its.n_classes > 0
+    parameters = estimator.forest_.parameters
+    mixes = parameters.follows_stream and parameters.n_classes > 0
     trees = [] if mixes else plain_trees(estimator)
     graph = Graph()
     if encoded is not None:

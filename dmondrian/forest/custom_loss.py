@@ -121,8 +121,8 @@ class ConvexLoss:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ConvexLoss):
             return NotImplemented
-        mine = self.price, self.derivative, self.solution
-        return mine == (other.price, other.derivative, other.solution)
+        functions = self.price, self.derivative, self.solution
+        return functions == (other.price, other.derivative, other.solution)
 
     def __hash__(self) -> int:
         return hash((self.price, self.derivative, self.solution))
@@ -203,12 +203,12 @@ class ConvexLoss:
                 continue  # an error where a cell needs it
             shares = np.array([1.0 - share, share])[shown := np.array([share < 1.0, share > 0.0])]
             costs = _finite(shares @ _finite(self.prices(z, ends[shown, None])))
-            mine = float(shares @ self.prices(best, ends[shown]))
+            cost = float(shares @ self.prices(best, ends[shown]))
             least = float(np.nanmin(costs, initial=np.inf))
-            if least < np.inf and not mine <= least + _CLOSE * max(abs(mine), abs(least)):
+            if least < np.inf and not cost <= least + _CLOSE * max(abs(cost), abs(least)):
                 return (
                     f"solution({mean:.4g}) is {best:.4g}, where labels {ends[0]:.4g} and "
-                    f"{ends[1]:.4g} of this mean cost {mine:.6g}, at z = "
+                    f"{ends[1]:.4g} of this mean cost {cost:.6g}, at z = "
                     f"{z[np.nanargmin(costs)]:.4g} they cost {least:.6g}: values of "
                     "cells are no minimum; correct it, or give a derivative where the mean label "
                     "is not enough"

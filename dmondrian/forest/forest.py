@@ -431,10 +431,10 @@ def stored_fields(
     is_large = max(rows, default=0) >= LEAST_SPARSE
     for number, (tree, used) in enumerate(zip(trees, rows, strict=True)):
         fields = nodes.views(tree, with_boxes=False)
-        some = None if chosen is None else chosen[number]
-        if some is not None:
-            fields = {name: field[some] for name, field in fields.items()}
-        lower, upper = box_differences(tree, used, some)
+        picked = None if chosen is None else chosen[number]
+        if picked is not None:
+            fields = {name: field[picked] for name, field in fields.items()}
+        lower, upper = box_differences(tree, used, picked)
         wide = {"stat": sparse_rows(fields["stat"]), "lower": lower, "upper": upper}
         made: dict[str, np.ndarray | SparseRows] = {**fields, **wide}
         if not is_large:

@@ -354,10 +354,10 @@ class Exact:
         exact._sums = np.zeros((size, size))
         exact._sums[:n_fresh, :n_fresh] = exact._fresh
         exact._targets = np.pad(exact._targets, ((0, 0), (0, size - c)))
-        mine = rows.astype(np.int64)
-        none, no_targets = np.zeros((0, size)), np.zeros((len(mine), 0))
-        add_pairs(exact._sums, none, np.zeros(1), mine, no_targets, weights)
-        exact._since = [(mine, weights)] if len(mine) else []
+        recent = rows.astype(np.int64)
+        none, no_targets = np.zeros((0, size)), np.zeros((len(recent), 0))
+        add_pairs(exact._sums, none, np.zeros(1), recent, no_targets, weights)
+        exact._since = [(recent, weights)] if len(recent) else []
         return exact
 
 

@@ -51,14 +51,14 @@ def cuts_of(
     time, rows = np.empty(m), np.empty((len(used), p + len(X)), np.int64)
     leaves = np.empty(p + len(X), np.int64)
     for t, tree in enumerate(forest.store.trees):
-        mine = slice(int(offsets[t]), int(offsets[t + 1]))
+        span = slice(int(offsets[t]), int(offsets[t + 1]))
         links = tree.i[: used[t]]
-        left[mine] = links[:, nodes.LEFT] + mine.start
-        right[mine] = links[:, nodes.RIGHT] + mine.start
-        time[mine], tree_of[mine] = nodes.times_of(tree), t
+        left[span] = links[:, nodes.LEFT] + span.start
+        right[span] = links[:, nodes.RIGHT] + span.start
+        time[span], tree_of[span] = nodes.times_of(tree), t
         leaves[:p] = np.where(cells[0] == t, cells[1], -1)
         write_leaves(tree, given, leaves[p:])
-        sort_rows(tree, leaves, first[mine], last[mine], rows[t])
+        sort_rows(tree, leaves, first[span], last[span], rows[t])
     roots = np.array([tree.head_i[nodes.ROOT] for tree in forest.store.trees]) + offsets[:-1]
     cut = np.flatnonzero(np.isfinite(time) & (time <= until))
     cut = cut[np.lexsort((cut, time[cut]))]

@@ -68,12 +68,12 @@ def in_words(kind: str, exact_from: int = 0, delay: int | str = 1) -> str:
     """Return in words how rows were forecast; those before ``exact_from`` were so in slices."""
     text = _IN_WORDS[kind]
     if kind == EACH and delay != 1:
-        some = (
+        subject = (
             f"rows of {_of_time(delay)} forecast"
             if isinstance(delay, str)
             else (f"rows forecast {delay:,} at a time,")
         )
-        text = f"{some} before any of their labels was known"
+        text = f"{subject} before any of their labels was known"
     if exact_from:
         text += f" (the first {exact_from:,} rows: by the forest of up to {LAG:,} rows before)"
     return text

@@ -159,20 +159,20 @@ class _Collector:
     def __init__(
         self, ensemble: Ensemble, y: np.ndarray, w: np.ndarray | None, n_trees: int, samples: bool
     ) -> None:
-        n, its = len(y), ensemble.parameters
+        n, parameters = len(y), ensemble.parameters
         self._ensemble, self._lock = ensemble, Lock()
         self._k = k = ensemble.n_outputs
         self._before, hits = np.empty(n), np.empty(n)
         weights = read_only(np.empty(0) if w is None else w)
         write_hits(ensemble.total_weight, weights, DENSITY, self._before, hits)
-        self._lives = its.lifetimes_at(self._before)
+        self._lives = parameters.lifetimes_at(self._before)
         self._first = int(np.searchsorted(self._before, 0.0, side="right"))  # that trees answer
         self._hits, self._found = hits, np.flatnonzero(hits if samples else np.zeros(0))
         self._samples = samples
-        n_summed = WORDS if its.gives_label_variance else k
+        n_summed = WORDS if parameters.gives_label_variance else k
         self._sampled = np.zeros((len(self._found), n_summed), np.int64)
-        self._known = np.zeros((len(self._found), KNOWN if its.gives_label_variance else 0))
-        self._is_whole, self._one = its.gives_proba, finest_one(n_trees)
+        self._known = np.zeros((len(self._found), KNOWN if parameters.gives_label_variance else 0))
+        self._is_whole, self._one = parameters.gives_proba, finest_one(n_trees)
         self._whole = np.zeros((n if self._is_whole else 0, k), np.int64)
         self._whole[: self._first] = len(ensemble.store) * np.rint(self._one / k)
         self._sums = _no_sums(ensemble, 0 if self._is_whole else n)

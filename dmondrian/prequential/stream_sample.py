@@ -105,12 +105,17 @@ def forecast_and_learn(
     start = 0
     at_once = max(_AT_ONCE, _NUMBERS // ensemble.predictor.sample_output.width)
     for first in range(0, max(len(found), 1), at_once):
-        mine = slice(first, first + at_once)
-        stop = int(found[mine.stop]) if mine.stop < len(found) else len(X)
-        own = None if w is None else w[start:stop]
+        chunk = slice(first, first + at_once)
+        stop = int(found[chunk.stop]) if chunk.stop < len(found) else len(X)
+        chunk_weights = None if w is None else w[start:stop]
         kept.append(
             ensemble.answer_and_learn(
-                X[start:stop], y[start:stop], own, n_threads, found[mine] - start, lifetimes[mine]
+                X[start:stop],
+                y[start:stop],
+                chunk_weights,
+                n_threads,
+                found[chunk] - start,
+                lifetimes[chunk],
             )
         )
         start = stop

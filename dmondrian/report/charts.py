@@ -194,16 +194,16 @@ def area_chart(
     parts, above = [], [1.0] * len(points)
     for number, name in enumerate(names):
         below = [top - shares[number] for top, (_, shares) in zip(above, points, strict=True)]
-        there = "L".join(
+        upper = "L".join(
             f"{scale_x(x):.1f} {scale_y(y):.1f}" for x, y in zip(xs, above, strict=True)
         )
-        back = "L".join(
+        lower = "L".join(
             f"{scale_x(x):.1f} {scale_y(max(y, 0.0)):.1f}"
             for x, y in zip(reversed(xs), reversed(below), strict=True)
         )
         last = f"{points[-1][1][number]:.0%}"
         parts.append(
-            f'<path class="a{number} area" d="M{there}L{back}Z">'
+            f'<path class="a{number} area" d="M{upper}L{lower}Z">'
             f"<title>{escape(name)}: {last} at the end</title></path>"
         )
         above = below
@@ -315,13 +315,13 @@ class _Scale:
     def _log_ticks(self) -> list[float]:
         """Return powers of ten; where these are few, also 5 times, or 2 and 5 times these."""
         least, most = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-        some: list[float] = []
+        ticks: list[float] = []
         for factors in ((1.0,), (1.0, 5.0), (1.0, 2.0, 5.0)):
             powers = (10.0**power for power in range(least, most + 1))
-            some = [f * p for p in powers for f in factors if self.low <= f * p <= self.high]
-            if len(some) >= 3:
+            ticks = [f * p for p in powers for f in factors if self.low <= f * p <= self.high]
+            if len(ticks) >= 3:
                 break
-        return some[:: -(-len(some) // (_TICKS + 1))] if some else [self.low, self.high]
+        return ticks[:: -(-len(ticks) // (_TICKS + 1))] if ticks else [self.low, self.high]
 
 
 def _axes(x: _Scale, y: _Scale, x_name: str, x_format: Format, y_format: Format) -> str:
@@ -370,9 +370,9 @@ def _band(line: Line, number: int, x: _Scale, y: _Scale) -> str:
     ]
     if not ends:
         return ""
-    there = "L".join(f"{at:.1f} {high:.1f}" for at, _, high in ends)
-    back = "L".join(f"{at:.1f} {low:.1f}" for at, low, _ in reversed(ends))
-    return f'<path class="s{number} band" d="M{there}L{back}Z"/>'
+    upper = "L".join(f"{at:.1f} {high:.1f}" for at, _, high in ends)
+    lower = "L".join(f"{at:.1f} {low:.1f}" for at, low, _ in reversed(ends))
+    return f'<path class="s{number} band" d="M{upper}L{lower}Z"/>'
 
 
 def _finite(line: Line) -> list[tuple[float, float]]:

@@ -116,8 +116,8 @@ def gather(url: str) -> Facts:
     if run.run_json.get("plan") is not None:
         facts.plan = _plan(run)
         facts.given = None if facts.plan is None else plan_of_data(run, facts.plan)
-    there = read_alerts(run.store)
-    facts.alerts, facts.n_alerts = there["raised"], len(there["on"])
+    alerts = read_alerts(run.store)
+    facts.alerts, facts.n_alerts = alerts["raised"], len(alerts["on"])
     facts.held_out = read_record(run.store)
     if facts.held_out is not None and (best := facts.held_out.best(run.manifests())) is not None:
         facts.best = best.position

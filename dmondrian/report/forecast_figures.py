@@ -180,10 +180,10 @@ def number_figures(found: Outcomes) -> tuple[list[Figure], list[str]]:
 
 def _error_figures(residuals: Residuals) -> list[Figure]:
     points = [(forecast, y) for _, forecast, y in residuals.sample]
-    some = f"{len(points):,} of {residuals.rows:,} rows, chosen by their numbers"
-    whose = some if len(points) < residuals.rows else f"{len(points):,} rows"
+    sampled = f"{len(points):,} of {residuals.rows:,} rows, chosen by their numbers"
+    which = sampled if len(points) < residuals.rows else f"{len(points):,} rows"
     return [
-        Figure(f"Labels against forecasts ({whose})",
+        Figure(f"Labels against forecasts ({which})",
                point_chart(points, "forecast", "label", number)),
         Figure("Errors: forecast less label",
                histogram_chart(residuals.bars(), "error", number)),

@@ -82,8 +82,8 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
     seed = given.pop("random_state", None)
     if "class_weight" in given:  # pairs, as labels may be numbers; keys of TOML are texts
         given["class_weight"] = {label_as_key(label): w for label, w in given["class_weight"]}
-    some = {name: "none" if value is None else value for name, value in given.items()}
-    return some if seed is None else {**some, "random_state": seed}
+    values = {name: "none" if value is None else value for name, value in given.items()}
+    return values if seed is None else {**values, "random_state": seed}
 
 
 def _data(schema: Schema, plan: Plan | None, target: str | None) -> dict[str, Any]:
@@ -118,8 +118,8 @@ def _began_with(plan: Plan) -> int:
 
 def _files(blocks: Sequence[Block], first: int, stop: int) -> list[str]:
     """Return the files of a part of the stream, in the order in which they were listed."""
-    some = [block for block in blocks if first <= block.position < stop]
-    return list(dict.fromkeys(block.uri for block in sorted(some, key=lambda b: b.group)))
+    part = [block for block in blocks if first <= block.position < stop]
+    return list(dict.fromkeys(block.uri for block in sorted(part, key=lambda b: b.group)))
 
 
 def _tables(**tables: Mapping[str, Any]) -> str:

@@ -497,11 +497,11 @@ def importance(facts: Facts) -> Markup:
     """Draw what the splits on each column are worth."""
     if _is_density(facts) or facts.manifest is None:
         return Markup()
-    some = [pair for pair in facts.importances[:_SHOWN_BARS] if pair[1] > 0.0]
-    rest = [pair for pair in facts.importances[len(some) :] if pair[1] > 0.0]
+    bars = [pair for pair in facts.importances[:_SHOWN_BARS] if pair[1] > 0.0]
+    rest = [pair for pair in facts.importances[len(bars) :] if pair[1] > 0.0]
     if rest:
-        some.append((f"{len(rest):,} others", math.fsum(share for _, share in rest)))
-    figures = [Figure("Shares of the columns", bar_chart(some, percent))] if some else []
+        bars.append((f"{len(rest):,} others", math.fsum(share for _, share in rest)))
+    figures = [Figure("Shares of the columns", bar_chart(bars, percent))] if bars else []
     return render("importance.html", reason=facts.no_importances, figures=figures)
 
 

@@ -378,6 +378,6 @@ def _body(
 ) -> bytes:
     if request.form == "arrow":
         n = part.stop - part.start
-        some = {name: values.slice(part.start, n) for name, values in columns.items()}
-        return arrow_body(some, position)
+        answered = {name: values.slice(part.start, n) for name, values in columns.items()}
+        return arrow_body(answered, position)
     return json_body(request, {name: values[part] for name, values in lists.items()}, position)

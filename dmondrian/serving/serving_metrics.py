@@ -24,22 +24,22 @@ class ServingMetrics:
             return
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-        its = self._registry = CollectorRegistry()
+        registry = self._registry = CollectorRegistry()
         self._requests = Counter(
-            "dmondrian_requests", "Requests answered.", ("path", "status"), registry=its
+            "dmondrian_requests", "Requests answered.", ("path", "status"), registry=registry
         )
         self._seconds = Histogram(
             "dmondrian_request_seconds", "From a request's head to its answer.", ("path",),
-            buckets=_SECONDS, registry=its,
+            buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self._batches = Histogram(
-            "dmondrian_batch_rows", "Rows forecast in one call.", buckets=_ROWS, registry=its
+            "dmondrian_batch_rows", "Rows forecast in one call.", buckets=_ROWS, registry=registry
         )
-        self._learned = Counter("dmondrian_learned_rows", "Rows learned.", registry=its)
-        self._reloads = Counter("dmondrian_reloads", "Newer models taken.", registry=its)
-        self._failed = Counter("dmondrian_failed_reloads", "Models that failed.", registry=its)
+        self._learned = Counter("dmondrian_learned_rows", "Rows learned.", registry=registry)
+        self._reloads = Counter("dmondrian_reloads", "Newer models taken.", registry=registry)
+        self._failed = Counter("dmondrian_failed_reloads", "Models that failed.", registry=registry)
         self._gauges = {
-            name: Gauge(f"dmondrian_{name}", text, registry=its)
+            name: Gauge(f"dmondrian_{name}", text, registry=registry)
             for name, text in (
                 ("position", "Rows that the model has learned."),
                 ("saved_position", "Position of the last save."),

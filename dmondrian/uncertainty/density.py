@@ -158,8 +158,8 @@ class ForestDensity:
         cells = rng.choice(len(tree.mass), size=n, p=tree.mass / tree.mass.sum())
         is_empty = cells == len(tree.lower)
         drawn, u = np.empty((n, d)), rng.random((int((~is_empty).sum()), d))
-        mine = cells[~is_empty]
-        drawn[~is_empty] = tree.lower[mine] + u * (tree.upper[mine] - tree.lower[mine])
+        occupied = cells[~is_empty]
+        drawn[~is_empty] = tree.lower[occupied] + u * (tree.upper[occupied] - tree.lower[occupied])
         drawn[is_empty] = self._draw_empty(t, int(is_empty.sum()), rng)
         return np.minimum(drawn, 1.0).astype(np.float32)
 

@@ -356,9 +356,9 @@ def warm(
 
 def _warm_members(parameters: ForestParameters) -> None:
     """Load the kernels of a forest that follows the stream, as :func:`warm` does for others."""
-    its = parameters.following
-    delay = min(its.delay, 64)  # a long block has no kernels of its own
-    drift = replace(its, delay=delay if its.period is None else 64)
+    following = parameters.following
+    delay = min(following.delay, 64)  # a long block has no kernels of its own
+    drift = replace(following, delay=delay if following.period is None else 64)
     forest = DriftForest(parameters.replace(drift=replace(drift, period=None)), [0])
     X = np.random.default_rng(0).random((100, parameters.n_features), dtype=np.float32)
     X[:, 1:] = X[:, 1:] > 0.5  # boxes whose columns are stored as bits, and later are not

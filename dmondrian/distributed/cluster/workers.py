@@ -250,13 +250,13 @@ class Workers:
             f"{what} for {seconds:.0f} seconds; {what_to_do}: it goes on from the last checkpoint"
         )
 
-    def notify(self, addresses: Sequence[str], task: Callable[..., Any], *args: Any) -> None:
+    def run_on(self, addresses: Sequence[str], task: Callable[..., Any], *args: Any) -> None:
         """Run a coroutine function on workers, without waiting for it; skip unreachable ones."""
         if not addresses or self._client.status != "running":
             return
 
         with suppress(OSError, TimeoutError):
-            self._client.sync(self._notify, addresses, task, args, callback_timeout=REPLY_SECONDS)
+            self._client.sync(self._run_on, addresses, task, args, callback_timeout=REPLY_SECONDS)
 
     def query(
         self, task: Callable[..., Any], *args: Any, seconds: float = REPLY_SECONDS
@@ -286,16 +286,16 @@ class Workers:
             one.cancel()
         return {asked[one]: one.result()[asked[one]] for one in done if one.exception() is None}
 
-    def notify_unresponsive(self, task: Callable[..., Any], *args: Any) -> None:
+    def run_on_unresponsive(self, task: Callable[..., Any], *args: Any) -> None:
         """Run a coroutine function on unresponsive workers if they recover soon.
 
         Waits for none of them: the scheduler keeps the call while it tries to connect.
         """
         loop = self._client.loop
         if self.unresponsive and loop is not None and self._client.status == "running":
-            loop.add_callback(self._notify, sorted(self.unresponsive), task, args)
+            loop.add_callback(self._run_on, sorted(self.unresponsive), task, args)
 
-    async def _notify(
+    async def _run_on(
         self, addresses: Sequence[str], task: Callable[..., Any], args: Sequence[Any]
     ) -> None:
         with suppress(OSError, asyncio.CancelledError):

@@ -141,11 +141,11 @@ class Baselines:
         self, y: np.ndarray, w: np.ndarray, after_learning: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the label before each row, and the last known one; nan where there is none."""
-        n, some = len(y), w > 0.0
+        n, is_weighted = len(y), w > 0.0
         start, known = (np.nan if label is None else label for label in self.last)
         labels = np.concatenate([[start], y])
         newest = np.maximum.accumulate(
-            np.concatenate([[0], np.where(some, np.arange(1, n + 1), 0)])
+            np.concatenate([[0], np.where(is_weighted, np.arange(1, n + 1), 0)])
         )
         after = labels[newest]  # float64 [1 + n], the newest label before and after each row
         before = after[:-1]

@@ -81,13 +81,13 @@ class Outcomes:
     def _add_errors(self, error: np.ndarray, weight: np.ndarray) -> None:
         self.bias[0] = float(running(self.bias[0], weight)[-1])
         self.bias[1] = float(running(self.bias[1], weight * error)[-1])
-        some = error != 0.0
-        self.exact = float(running(self.exact, weight[~some])[-1])
-        bins = np.floor(HALVES * np.log2(np.abs(error[some]))).astype(np.int64)
+        is_wrong = error != 0.0
+        self.exact = float(running(self.exact, weight[~is_wrong])[-1])
+        bins = np.floor(HALVES * np.log2(np.abs(error[is_wrong]))).astype(np.int64)
         numbers, where = np.unique(bins, return_inverse=True)
         sums = np.array([self.sizes.get(number, [0.0, 0.0]) for number in numbers.tolist()])
         if len(numbers):
-            np.add.at(sums, (where, (error[some] > 0.0).astype(np.int64)), weight[some])
+            np.add.at(sums, (where, (error[is_wrong] > 0.0).astype(np.int64)), weight[is_wrong])
         self.sizes.update(zip(numbers.tolist(), sums.tolist(), strict=True))
 
     def shares(self) -> list[tuple[float, float]]:

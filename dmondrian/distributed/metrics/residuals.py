@@ -57,26 +57,26 @@ class Residuals:
         self._add_sample(forecast, y, weight)
         self.rows += len(y)
         error = forecast - y
-        some = (error != 0.0) & np.isfinite(error)
+        is_wrong = (error != 0.0) & np.isfinite(error)
         exact = np.concatenate([[self.exact], weight[error == 0.0]])
         self.exact = float(np.add.accumulate(exact)[-1])
-        numbers, where = np.unique(bins_of_sizes(np.abs(error[some])), return_inverse=True)
+        numbers, where = np.unique(bins_of_sizes(np.abs(error[is_wrong])), return_inverse=True)
         sums = np.array([self.sizes.get(number, [0.0, 0.0]) for number in numbers.tolist()])
         if len(numbers):
-            np.add.at(sums, (where, (error[some] > 0.0).astype(np.int64)), weight[some])
+            np.add.at(sums, (where, (error[is_wrong] > 0.0).astype(np.int64)), weight[is_wrong])
         self.sizes.update(zip(numbers.tolist(), sums.tolist(), strict=True))
 
     def _add_sample(self, forecast: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
         """Keep the rows of positive weight whose numbers have the least keys."""
-        some = np.flatnonzero((weight > 0.0) & np.isfinite(forecast) & np.isfinite(y))
-        numbers = self.rows + some
+        usable = np.flatnonzero((weight > 0.0) & np.isfinite(forecast) & np.isfinite(y))
+        numbers = self.rows + usable
         keys = _keys(numbers)
         if len(self.sample) == SAMPLE_ROWS:
             largest = _keys(np.array([row for row, *_ in self.sample])).max()
-            some, numbers = some[keys < largest], numbers[keys < largest]
-        if not len(some):
+            usable, numbers = usable[keys < largest], numbers[keys < largest]
+        if not len(usable):
             return
-        new = zip(numbers.tolist(), forecast[some].tolist(), y[some].tolist(), strict=True)
+        new = zip(numbers.tolist(), forecast[usable].tolist(), y[usable].tolist(), strict=True)
         both = [*self.sample, *new]
         order = np.argsort(_keys(np.array([row for row, *_ in both])))[:SAMPLE_ROWS]
         self.sample = sorted(both[i] for i in order.tolist())

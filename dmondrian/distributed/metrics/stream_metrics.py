@@ -108,9 +108,9 @@ class StreamMetrics:
 
     def _turns(self, w: np.ndarray, given: Sequence[int] | None) -> np.ndarray:
         """Return which rows are forecast after the one before was learned, bool [n]."""
-        some = w > 0.0
-        numbers = self.numbered + np.cumsum(some) - some
-        self.numbered += int(np.count_nonzero(some))
+        is_weighted = w > 0.0
+        numbers = self.numbered + np.cumsum(is_weighted) - is_weighted
+        self.numbered += int(np.count_nonzero(is_weighted))
         if given is None:
             assert not isinstance(self.delay, str)  # as documented
             return numbers % (self.delay or 1) == 0

@@ -105,12 +105,12 @@ def write_delta_log(url: str, names: Sequence[str]) -> None:
                 _refuse(pq.read_schema(file))
             deltalake.convert_to_deltalake(address, mode="ignore", storage_options=options)
         table = deltalake.DeltaTable(address, storage_options=options)
-        there = sorted(uri.rsplit("/", 1)[-1] for uri in table.file_uris())
+        logged = sorted(uri.rsplit("/", 1)[-1] for uri in table.file_uris())
     except (DeltaError, OSError) as error:
         raise StoreError(f"the Delta log of {url} cannot be written: {error}") from error
-    if there != sorted(names):
+    if logged != sorted(names):
         raise CheckpointError(
-            f"the Delta log in {url} has {len(there):,} files, and the scores {len(names):,}: "
+            f"the Delta log in {url} has {len(logged):,} files, and the scores {len(names):,}: "
             "expected a folder that nothing but these scores was written to; choose another"
         )
 

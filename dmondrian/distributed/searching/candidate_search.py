@@ -318,9 +318,11 @@ def _candidates(
         _log.info("choosing automatic settings of %s", counted(len(estimators), "candidate"))
     for number, (one, calibrate) in enumerate(zip(estimators, calibrates, strict=True)):
         parameters = resolve_parameters(one, plan, f"{store.url}/none", is_logged=False)
-        its = ForestParameters.from_json(dict(parameters))
+        resolved = ForestParameters.from_json(dict(parameters))
         found.append(
-            Candidate(number, parameters, int(one.n_estimators), calibrate, _loss_name(one, its))
+            Candidate(
+                number, parameters, int(one.n_estimators), calibrate, _loss_name(one, resolved)
+            )
         )
     for one in {repr(c.parameters): c for c in found}.values():
         warm(ForestParameters.from_json(dict(one.parameters)), one.calibrate)

@@ -153,10 +153,10 @@ def _check_files(plan: Plan, position: int) -> None:
         return
     n_files = plan.table.n_files
     parts = [
-        f"{len(some):,} of the {counted(n_files, 'file')} {'is' if len(some) == 1 else 'are'} "
-        f"{what} ({', '.join(some[:MOST_NAMED])}{', ...' if len(some) > MOST_NAMED else ''})"
-        for some, what in ((gone, "gone"), (changed, "changed"))
-        if some
+        f"{len(uris):,} of the {counted(n_files, 'file')} {'is' if len(uris) == 1 else 'are'} "
+        f"{what} ({', '.join(uris[:MOST_NAMED])}{', ...' if len(uris) > MOST_NAMED else ''})"
+        for uris, what in ((gone, "gone"), (changed, "changed"))
+        if uris
     ]
     raise DataError(
         f"new trees learn all rows of the run again, and {' and '.join(parts)}: put them back; "
@@ -167,18 +167,18 @@ def _check_files(plan: Plan, position: int) -> None:
 
 def _add_part(base: Run, plan: Plan, n_estimators: int, n_shards: int | None) -> None:
     """Create the part with the new trees, unless it exists."""
-    there = [base, *parts_of(base)]
-    ranges = [tree_range(one) for one in there]
-    sizes = [int(one.run_json["n_estimators"]) for one in there]
+    runs = [base, *parts_of(base)]
+    ranges = [tree_range(one) for one in runs]
+    sizes = [int(one.run_json["n_estimators"]) for one in runs]
     if isinstance(n_estimators, bool) or not 1 <= n_estimators <= MOST_TREES - ranges[0][0]:
         raise ParameterError(f"n_estimators is {n_estimators!r}; expected a number of trees")
-    if len(there) > 1 and sum(sizes) == n_estimators:
-        n_there = len(there[-1].run_json["shards"])
+    if len(runs) > 1 and sum(sizes) == n_estimators:
+        n_there = len(runs[-1].run_json["shards"])
         if n_shards not in (None, n_there):
             raise ParameterError(f"n_shards is {n_shards!r}; these trees were cut into {n_there}")
         return
     if n_estimators <= sum(sizes):
-        unfinished = [part.url for part in there[1:] if not is_whole(part)]
+        unfinished = [part.url for part in runs[1:] if not is_whole(part)]
         hint = f"; {unfinished[-1]} is not finished: delete it to give it up" if unfinished else ""
         raise ParameterError(
             f"n_estimators is {n_estimators}, but {base.url} has {sum(sizes)} trees already (those "
@@ -186,7 +186,7 @@ def _add_part(base: Run, plan: Plan, n_estimators: int, n_shards: int | None) ->
         )
     its_members_are_mixed = follows_stream(base.run_json["parameters"])
     if its_members_are_mixed:
-        _check_shares(there, n_estimators)
+        _check_shares(runs, n_estimators)
     first, added = ranges[-1][1], n_estimators - sum(sizes)
     if n_shards is None:
         usual = sizes[0] / len(base.run_json["shards"])

@@ -246,29 +246,29 @@ def _learn_ranges(
     run, plan = attempt.run, attempt.plan
     below = run_below(run, plan)
     options = replace(attempt.options, validation=None, keep=LEAST, ends_whole=True)
-    ranges = Attempt(below, plan, options, run)
+    range_attempt = Attempt(below, plan, options, run)
     learned = below.latest(verify=False)
-    ranges.open(learned)
-    with ranges.noted(lease):
+    range_attempt.open(learned)
+    with range_attempt.noted(lease):
         for tries_left in (1, 0):
-            if not ranges.is_end(learned):
-                before = ranges.summary
-                learned = ranges.learn(client, learned, lease)
-                ranges.summary = add_summaries(before, ranges.summary)
+            if not range_attempt.is_end(learned):
+                before = range_attempt.summary
+                learned = range_attempt.learn(client, learned, lease)
+                range_attempt.summary = add_summaries(before, range_attempt.summary)
             assert learned is not None  # at the end
             try:
-                manifest = ranges.merge(learned, plan, client, lease)
+                manifest = range_attempt.merge(learned, plan, client, lease)
                 break
             except CorruptError as damage:  # those learned last are learned again
                 if not tries_left:
                     raise
                 learned = below.before(learned, damage)
-        merged = {"merged_parts": ranges.ranges.n_parts, "workers": len(ranges.hosts)}
-        ranges.summary |= merged
+        merged = {"merged_parts": range_attempt.ranges.n_parts, "workers": len(range_attempt.hosts)}
+        range_attempt.summary |= merged
         drop_run_below(run)
     text, position = f"saved at row {manifest.position:,}", manifest.position
     attempt.options.events().notify("checkpoint", text, position=position, is_final=manifest.final)
-    return manifest, ranges.summary
+    return manifest, range_attempt.summary
 
 
 def add_summaries(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

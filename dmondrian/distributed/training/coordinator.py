@@ -458,7 +458,7 @@ class Coordinator:
             moved.setdefault(places[shard], []).append(shard)
             self._place_on(state, target)
         for address, shards in moved.items():
-            self._workers.notify([address], forget, self._run.url, self.attempt, shards)
+            self._workers.run_on([address], forget, self._run.url, self.attempt, shards)
 
     def _unit_that_ends_behind(self, position: int) -> int:
         """Return the unit that ends at or after a position, at least the last settled one."""
@@ -500,12 +500,12 @@ class Coordinator:
     def _restore(self, states: list[ShardState]) -> None:
         """Have shards of one worker restored: empty ones together, others one by one."""
         empty = [state for state in states if state.digest is None]
-        for some in [empty] * bool(empty) + [
+        for group in [empty] * bool(empty) + [
             [state] for state in states if state.digest is not None
         ]:
-            orders = [self._order_to_restore(state) for state in some]
-            rank = min(state.saved_unit for state in some)
-            self._submit(restore, orders, [(state, None) for state in some], rank)
+            orders = [self._order_to_restore(state) for state in group]
+            rank = min(state.saved_unit for state in group)
+            self._submit(restore, orders, [(state, None) for state in group], rank)
 
     def _order_to_restore(self, state: ShardState) -> Restore:
         assert state.address is not None
@@ -603,7 +603,7 @@ class Coordinator:
         While it has others to do, a small one waits for what will be sent with it.
         """
         sent = self._sent.get(address, {}).values()
-        pending = [len(one.shard_units) for one in sent if one.trains and not one.saves]
+        pending = [len(bundle.shard_units) for bundle in sent if bundle.trains and not bundle.saves]
         most = self._limits.depth * max(n_steps, threads)
         is_full = n_new >= n_steps and sum(pending) + n_new <= most
         return len(pending) < self._limits.depth or is_full
@@ -699,9 +699,9 @@ class Coordinator:
 
     def _send_bundles(self) -> None:
         """Send the bundles submitted since the last call; join the replies of many workers."""
-        for some in in_groups(self._outgoing):
-            future = submit(self._client, some)
-            reply = AwaitedReply(str(future.key), [one.sent for one in some])
+        for group in in_groups(self._outgoing):
+            future = submit(self._client, group)
+            reply = AwaitedReply(str(future.key), [outgoing.sent for outgoing in group])
             for sent in reply.bundles:
                 sent.reply = reply
             self._results.watch(future, reply)
@@ -760,18 +760,18 @@ class Coordinator:
         """
         missing: set[tuple[int, int | None]] = set()
         shard_units = awaited.shard_units
-        for some in reply.added:
-            shards = {shard_units[place][0].shard for place in some.places}
-            unit = shard_units[some.places[0]][1]
+        for added in reply.added:
+            shards = {shard_units[place][0].shard for place in added.places}
+            unit = shard_units[added.places[0]][1]
             assert unit is not None  # these are steps
-            missing |= {(n, unit) for n in self._ledger.take_forecasts(unit, shards, some.sums)}
+            missing |= {(n, unit) for n in self._ledger.take_forecasts(unit, shards, added.sums)}
         return missing
 
     def _note_answered(self, sent: SentBundle) -> None:
         """Note that orders are answered, or that no answer to them counts."""
-        there = self._sent.get(sent.address, {})
-        there.pop(sent.key, None)
-        if not there:
+        pending = self._sent.get(sent.address, {})
+        pending.pop(sent.key, None)
+        if not pending:
             self._sent.pop(sent.address, None)
 
     def _take_answer(self, state: ShardState, unit: int | None, answer: Answer) -> None:
@@ -907,8 +907,8 @@ class Coordinator:
         """Release all tasks, and the shards that workers hold."""
         self._results.close()
         self._workers.close()
-        self._workers.notify_unresponsive(forget, self._run.url, self.attempt, None)
-        self._workers.notify(list(self._workers.threads), forget, self._run.url, self.attempt, None)
+        self._workers.run_on_unresponsive(forget, self._run.url, self.attempt, None)
+        self._workers.run_on(list(self._workers.threads), forget, self._run.url, self.attempt, None)
 
 
 def _blob(saved: Mapping[str, Any] | None) -> tuple[str | None, int, tuple[str, int] | None]:

@@ -145,14 +145,14 @@ def forget(
     trained, n_files, row_parts = None, 0, _row_parts(base)
     for uris in stages:
         n_files += len(uris)
-        there = [p for p, one in zip(places[:n_files], copied, strict=False) if one.rows]
-        if not there:  # a run that never had these rows would have begun with the next files
+        kept = [p for p, one in zip(places[:n_files], copied, strict=False) if one.rows]
+        if not kept:  # a run that never had these rows would have begun with the next files
             continue
         if trained is None:  # cut are the rows that it begins with
             row_parts = _fewer(row_parts, sum(one.rows for one in copied[:n_files]))
         trained = train(
             estimator,
-            there,
+            kept,
             run=folder,
             client=client,
             n_shards=len(shards),

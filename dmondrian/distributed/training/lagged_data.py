@@ -52,14 +52,14 @@ def refuse_other_lags(url: str, asked: Mapping[str, Any] | None) -> None:
         run = Run.open(url)
     except CheckpointError:
         return
-    there = run.run_json.get("lags")
-    if there == asked:
+    stored = run.run_json.get("lags")
+    if stored == asked:
         return
-    names = dict.fromkeys((*(there or {}), *(asked or {})))
+    names = dict.fromkeys((*(stored or {}), *(asked or {})))
     lines = [
-        f"[lags] {name}: {_shown(there, name)} there, {_shown(asked, name)} here"
+        f"[lags] {name}: {_shown(stored, name)} there, {_shown(asked, name)} here"
         for name in names
-        if (there or {}).get(name) != (asked or {}).get(name)
+        if (stored or {}).get(name) != (asked or {}).get(name)
     ]
     raise CheckpointError(
         f"The folder {url} belongs to another job. In the words of a job file it differs in:"

@@ -195,13 +195,13 @@ class Ledger:
         """
         if unit < self.settled:
             return set()
-        there = self._forecasts.setdefault(unit, _Forecasts())
-        if there.shards.isdisjoint(shards):
-            there.shards |= shards
-            there.sums = there.sums or [RunningChunkSums() for _ in sums]
-            for running, chunk_sums in zip(there.sums, sums, strict=True):
+        forecasts = self._forecasts.setdefault(unit, _Forecasts())
+        if forecasts.shards.isdisjoint(shards):
+            forecasts.shards |= shards
+            forecasts.sums = forecasts.sums or [RunningChunkSums() for _ in sums]
+            for running, chunk_sums in zip(forecasts.sums, sums, strict=True):
                 running.add(chunk_sums)
-        return shards - there.shards
+        return shards - forecasts.shards
 
     def has_forecasts(self, shard: int, unit: int) -> bool:
         """Return whether a shard's forecasts of a unit are there, or are not needed."""

@@ -96,8 +96,8 @@ def summary_of(
         parts.append("no feature scales")
     elif "feature_scales" in auto:
         scales = np.array(chosen.feature_scales)
-        some = np.flatnonzero(varies)
-        first = some[np.argsort(-scales[some], kind="stable")][:_NAMED]
+        varying = np.flatnonzero(varies)
+        first = varying[np.argsort(-scales[varying], kind="stable")][:_NAMED]
         text = ", ".join(f"{names[j]} {scales[j]:.3g}" for j in first)
         parts.append(f"largest feature scales of {len(scales)}: {text}")
     if "feature_units" in auto:
@@ -136,8 +136,8 @@ def _interleaved_rows(plan: Plan, warmup_rows: int) -> RowArrays:
         read = read_block(plan, block)
         assert read.y is not None  # a plan to learn from has a target
         weights = np.ones(len(read.y)) if read.weight is None else read.weight
-        some = np.flatnonzero(weights > 0)[: warmup_rows + 1]
-        shares.append((read.X[some], read.y[some], weights[some]))
+        weighted = np.flatnonzero(weights > 0)[: warmup_rows + 1]
+        shares.append((read.X[weighted], read.y[weighted], weights[weighted]))
         n_rows = sum(len(y) for _, y, _ in shares)
         if len(shares) >= SAMPLED_BLOCKS and n_rows > warmup_rows:
             break

@@ -93,8 +93,8 @@ def stage(client: Client, data: Any, target: Any, run: str) -> tuple[str, str | 
             f"{folder} holds the partitions of another collection; expected {len(parts)} "
             f"partitions with the columns {columns}: choose another run folder"
         ) from error
-    there = set(store.list())
-    known = [i for i in sorted({0, len(parts) - 1}) if part_name(i) in there]
+    written = set(store.list())
+    known = [i for i in sorted({0, len(parts) - 1}) if part_name(i) in written]
     for i, is_same in _compute(client, has_same_rows, parts, known, columns, folder).items():
         if is_same is False:
             raise CheckpointError(
@@ -102,7 +102,7 @@ def stage(client: Client, data: Any, target: Any, run: str) -> tuple[str, str | 
                 "the collection that it began with. Choose another run folder; a run on Parquet "
                 "files, or on batches, can be continued with more of them"
             )
-    missing = [i for i in range(len(parts)) if part_name(i) not in there]
+    missing = [i for i in range(len(parts)) if part_name(i) not in written]
     _compute(client, write_part, parts, missing, columns, folder)
     return folder, target
 
@@ -207,9 +207,9 @@ def write_part(part: Any, index: int, columns: list[str], folder: str) -> int:
 
 def has_same_rows(part: Any, index: int, columns: list[str], folder: str) -> bool:
     """Task: return whether a partition has the rows that were written of it."""
-    there = pq.read_table(pa.BufferReader(open_store(folder).get(part_name(index))))
-    here = pq.read_table(pa.BufferReader(_parquet(_table(part, columns))))
-    return _comparable(here).equals(_comparable(there))
+    written = pq.read_table(pa.BufferReader(open_store(folder).get(part_name(index))))
+    computed = pq.read_table(pa.BufferReader(_parquet(_table(part, columns))))
+    return _comparable(computed).equals(_comparable(written))
 
 
 def _table(part: Any, columns: list[str]) -> pa.Table:

@@ -53,11 +53,11 @@ def in_groups(outgoing: Sequence[Outgoing]) -> list[list[Outgoing]]:
             alone.append((place, [one]))
         else:
             groups.setdefault((place, one.sent.saves), []).append(one)
-    for (place, _), some in groups.items():
+    for (place, _), group in groups.items():
         # Neighbours are joined: of partial sums of numbers fewer are left.
-        some.sort(key=lambda one: one.bundle.orders[0].shard)
-        alone += [(place, some)] if are_joined(len(some)) else [(place, [one]) for one in some]
-    return [some for _, some in sorted(alone, key=lambda pair: pair[0])]
+        group.sort(key=lambda one: one.bundle.orders[0].shard)
+        alone += [(place, group)] if are_joined(len(group)) else [(place, [one]) for one in group]
+    return [group for _, group in sorted(alone, key=lambda pair: pair[0])]
 
 
 def submit(client: Client, some: Sequence[Outgoing]) -> Future:

@@ -143,7 +143,7 @@ def join_replies(replies: Sequence[Reply]) -> Reply:
 
 def _added(parts: Sequence[Sequence[ChunkSums]]) -> list[ChunkSums]:
     """Return the sums of each chunk of a unit over disjoint sets of shards."""
-    return [_added_chunk(some) for some in zip(*parts, strict=True)]
+    return [_added_chunk(chunk_sums) for chunk_sums in zip(*parts, strict=True)]
 
 
 def _added_chunk(parts: Iterable[ChunkSums]) -> ChunkSums:

@@ -203,7 +203,7 @@ def test_workers_are_reported_and_who_cannot_be_reached_is_passed_over(client: C
     reported.clear()
     addresses = workers_of(client)
     workers = Workers(client)
-    workers.notify([addresses[0], "inproc://nobody/1/1"], note, 7)
-    workers.notify([], note, 8)
+    workers.run_on([addresses[0], "inproc://nobody/1/1"], note, 7)
+    workers.run_on([], note, 8)
     wait_until(lambda: reported)
     assert reported == [(addresses[0], 7)]

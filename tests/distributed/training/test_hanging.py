@@ -24,9 +24,9 @@ def test_word_is_left_for_a_worker_that_stopped_answering(cluster: Grow) -> None
     _, client = cluster(2)
     reported.clear()
     workers = Workers(client)
-    workers.notify_unresponsive(note, 1)
+    workers.run_on_unresponsive(note, 1)
     workers.unresponsive = {workers_of(client)[1], "inproc://nobody/1/1"}
-    workers.notify_unresponsive(note, 2)
+    workers.run_on_unresponsive(note, 2)
     wait_until(lambda: reported)
     assert reported == [(workers_of(client)[1], 2)]
 
