@@ -20,11 +20,11 @@ from weakref import WeakSet
 
 from dmondrian.errors import ParameterError
 
-# Rows times trees that are learned before others may read: some seconds at most, and once a reader
-# had to wait some tens of milliseconds. Longer parts are a little faster.
+# Rows times trees that are learned before readers are admitted: some seconds at most, or, once a
+# reader had to wait, some tens of milliseconds. Longer parts are a little faster.
 _MOST_AT_ONCE, _MOST_WHERE_SHARED = 2**19, 2**14
-_SOON = 0.05  # seconds that readers wait for a learner who waits for others to leave
-_MOST_OPENINGS = 16  # times that a learner then lets others in again, before it lets nobody in
+_SOON = 0.05  # seconds that new readers wait for a learner that waits for earlier ones to leave
+_MOST_OPENINGS = 16  # times that a learner then admits new readers, before it admits none
 _LOOK_AGAIN = 0.1  # seconds; a thread that was interrupted as it left may have sent no signal
 
 
@@ -39,7 +39,7 @@ def run_threads(work: Callable[[Any], Any], items: Sequence[Any], n_threads: int
             pass
 
 
-class _Stay:
+class _Reader:
     """A thread that reads, or waits until it may.
 
     Attributes
@@ -61,19 +61,19 @@ class Turns:
     """Turns of threads at one forest: readers together, a learner alone.
 
     ``reading`` holds the forest in one state. ``learning`` holds other learners off for a whole
-    call, ``alone`` also readers, for a part of it: those who waited for the part before come first,
-    those who come while it goes on wait for its end. A reader that takes long keeps a learner
+    call, ``alone`` also readers, for a part of it: readers that waited for the part before come
+    first, those that come meanwhile wait for its end. A reader that takes long keeps a learner
     waiting, but not other readers, until the learner has waited for many such readers, one after
-    the other. All may be nested, but nobody who reads may begin to learn.
+    the other. All may be nested, but a thread that reads must not begin to learn.
 
-    One row alone takes microseconds, so it has a way without bookkeeping. Who holds ``mutex`` may
-    read it where :attr:`is_taken` is false, and learn it where :attr:`is_occupied` is false too;
-    :attr:`at_row` names which meanwhile.
+    One row alone takes microseconds, so it needs no entry of a reader. A thread that holds
+    ``mutex`` may read with it where :attr:`is_taken` is false, and learn where :attr:`is_occupied`
+    is false too; :attr:`at_row` names which meanwhile.
 
-    Nobody becomes a reader, and no learner begins, without the mutex. Signal handlers may read and
-    learn: they run on a thread that may be anywhere in this class, so the mutex is reentrant. An
-    interrupt may come before the first step of any Python function, so what has to be undone is
-    undone by single steps in a ``finally``, and a wait looks again even if nobody wakes it.
+    No thread becomes a reader, and no learner begins, without the mutex. Signal handlers may read
+    and learn: they run on a thread that may be anywhere in this class, so the mutex is reentrant.
+    An interrupt may come before the first step of any Python function, so what is to be undone is
+    undone by single steps in a ``finally``, and a wait looks again even without a signal.
 
     Attributes
     ----------
@@ -82,8 +82,8 @@ class Turns:
     is_taken : bool
         Whether a learner is alone, or waits for the last readers to leave; set by learners only.
     at_row : {None, "read", "learned"}
-        What is done to one row, under the mutex. Whoever holds the mutex and finds it set is a
-        signal handler amid that.
+        What is done to one row, under the mutex. A thread that holds the mutex and finds it set
+        is in a signal handler, which interrupted that.
     is_broken : bool
         Whether this process was forked from one that was changing the forest.
     """
@@ -97,7 +97,7 @@ class Turns:
         self._alone: int | None = None  # thread within ``alone``
         # Whether a reader waited for a learner in this call that learns, and in the one before.
         self._is_awaited = self._was_awaited = False
-        self._stays: dict[int, _Stay] = {}  # by thread, which alone puts its own in and out
+        self._readers: dict[int, _Reader] = {}  # by thread, which alone puts its own in and out
         _ALL.add(self)
 
     def __reduce__(self) -> tuple[type[Turns], tuple[()]]:
@@ -108,52 +108,52 @@ class Turns:
     def reading(self) -> Iterator[None]:
         """Keep the forest in the state that it is in."""
         me = get_ident()
-        if self._learner == me:  # nobody else changes it
+        if self._learner == me:  # no other thread changes it
             yield
             return
-        if (outer := self._stays.get(me)) is not None:
+        if (outer := self._readers.get(me)) is not None:
             if not outer.is_in:  # this is a signal handler, and what it interrupted waits
                 self._wait_to_read(outer)
             yield
             return
-        stay = _Stay()
+        reader = _Reader()
         try:
-            self._stays[me] = stay  # before there is any waiting: no row alone is learned now
-            self._wait_to_read(stay)
+            self._readers[me] = reader  # before there is any waiting: no row alone is learned now
+            self._wait_to_read(reader)
             yield
         finally:
-            self._stays.pop(me, None)
-            if stay.left is not None:
-                stay.left.put(None)
+            self._readers.pop(me, None)
+            if reader.left is not None:
+                reader.left.put(None)
 
-    def _wait_to_read(self, stay: _Stay) -> None:
-        """Return when the thread of the stay may read."""
-        while not stay.is_in:
+    def _wait_to_read(self, reader: _Reader) -> None:
+        """Return when the thread of a reader may read."""
+        while not reader.is_in:
             with self.mutex:
-                if stay.is_in or not self.is_taken:
-                    stay.is_in = True
+                if reader.is_in or not self.is_taken:
+                    reader.is_in = True
                     return
                 if self.is_broken:
                     raise ParameterError(_BROKEN)
                 self._is_awaited = True
-                if stay.opened is None:
+                if reader.opened is None:
                     opened = Lock()
                     opened.acquire()
-                    stay.opened = opened
-            stay.opened.acquire(timeout=_LOOK_AGAIN)
+                    reader.opened = opened
+            reader.opened.acquire(timeout=_LOOK_AGAIN)
 
     def _admit(self) -> None:
-        """Let those in who wait."""
+        """Let all threads read that wait to."""
         with self.mutex:
-            for stay in list(self._stays.values()):
-                if not stay.is_in:
-                    stay.is_in = True
-                    if stay.opened is not None:
-                        stay.opened.release()
+            for reader in list(self._readers.values()):
+                if not reader.is_in:
+                    reader.is_in = True
+                    if reader.opened is not None:
+                        reader.opened.release()
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """Keep other learners off, for a whole call; readers come in where it is not alone."""
+        """Keep other learners off, for a whole call; others may read where it is not `alone`."""
         with self._learners:
             before = self._learner
             try:
@@ -168,7 +168,7 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep everybody off, within :meth:`learning`: the forest may be in any state meanwhile."""
+        """Keep readers off, within :meth:`learning`: the forest may be in any state meanwhile."""
         me = get_ident()
         if self._alone == me:
             yield
@@ -185,7 +185,7 @@ class Turns:
             self._admit()
 
     def _take(self, me: int) -> None:
-        """Let nobody else in, and wait until those who read have left."""
+        """Admit no more readers, and wait until those that read have left."""
         self._admit()
         for seconds in (*[_SOON] * _MOST_OPENINGS, inf):
             self.is_taken = True
@@ -195,22 +195,22 @@ class Turns:
                 self.at_row = None  # it is read again: this is a signal handler amid that
             if self._await_readers(me, seconds):
                 return
-            self.is_taken = False  # somebody reads for long: others may as well
+            self.is_taken = False  # one reads for long: others may as well
             self._admit()
             self._await_readers(me)
 
     def _await_readers(self, me: int, seconds: float = inf) -> bool:
-        """Wait until all others who read now have left; return False if that takes too long."""
+        """Wait until all other threads that read now have left; return False if that takes long."""
         # a copy is made in one step; a list of pairs is not, where memory is collected amid it
-        now = self._stays.copy().items()
-        stays = [(who, stay) for who, stay in now if stay.is_in and who != me]
-        if not stays:
+        now = self._readers.copy().items()
+        readers = [(thread, reader) for thread, reader in now if reader.is_in and thread != me]
+        if not readers:
             return True
         left: SimpleQueue[None] = SimpleQueue()
-        for _, stay in stays:
-            stay.left = left
+        for _, reader in readers:
+            reader.left = left
         end = monotonic() + seconds
-        while stays := [(who, stay) for who, stay in stays if self._stays.get(who) is stay]:
+        while readers := [pair for pair in readers if self._readers.get(pair[0]) is pair[1]]:
             if monotonic() > end:
                 return False
             with suppress(Empty):
@@ -220,27 +220,27 @@ class Turns:
     @property
     def is_occupied(self) -> bool:
         """Whether a thread reads, waits for its turn to, or is within a call that learns."""
-        return bool(self._stays) or self._learner is not None
+        return bool(self._readers) or self._learner is not None
 
     def rows_at_once(self, n_trees: int) -> int:
-        """Return how many rows to learn alone before those who wait are let in."""
+        """Return how many rows to learn alone before readers are admitted."""
         is_shared = self._is_awaited or self._was_awaited
         return max(1, (_MOST_WHERE_SHARED if is_shared else _MOST_AT_ONCE) // max(1, n_trees))
 
     def _begin_in_child(self) -> None:
         """Forget the threads that this process, which was forked, does not have."""
         me = get_ident()
-        is_mine = self.mutex.acquire(blocking=False)
-        is_changed = self._alone not in (None, me) or (not is_mine and self.at_row == "learned")
+        has_mutex = self.mutex.acquire(blocking=False)
+        is_changed = self._alone not in (None, me) or (not has_mutex and self.at_row == "learned")
         self.is_broken = self.is_broken or is_changed
-        if is_mine:
+        if has_mutex:
             self.mutex.release()
         else:
             self.mutex, self.at_row = RLock(), None
         if self._learner != me:
             self._learners, self._learner, self._alone = RLock(), None, None
             self.is_taken = self.is_broken
-        self._stays = {who: stay for who, stay in self._stays.items() if who == me}
+        self._readers = {thread: reader for thread, reader in self._readers.items() if thread == me}
 
 
 _AMID_A_ROW = (
@@ -266,7 +266,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def reading_all(turns: Sequence[Turns]) -> Iterator[None]:
-    """Keep many forests in the states that they are in; in one order, so that nobody is stuck."""
+    """Keep many forests in their states; entered in one order, so that no thread waits for ever."""
     with ExitStack() as stack:
         for each in sorted(set(turns), key=id):
             stack.enter_context(each.reading())
