@@ -39,7 +39,7 @@ class Work:
     attempts: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the note as JSON values."""
         return dict(vars(self))
 
 

@@ -94,7 +94,7 @@ class Since(NamedTuple):
     nodes: list[int]  # nodes of each tree of the state
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the entry of a blob's header, as JSON values."""
         return self._asdict()
 
 

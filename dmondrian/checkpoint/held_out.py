@@ -84,7 +84,7 @@ class HeldOutRecord:
     evaluated: tuple[Evaluated, ...] = field(default_factory=tuple)
 
     def has(self, position: int, n_trees: int) -> bool:
-        """Return whether a checkpoint was evaluated, with so many trees."""
+        """Return whether a checkpoint was evaluated when it had this number of trees."""
         return any((one.position, one.n_trees) == (position, n_trees) for one in self.evaluated)
 
     def with_one(self, new: Evaluated, there: Collection[int]) -> HeldOutRecord:
@@ -108,7 +108,7 @@ class HeldOutRecord:
         return min(known, key=lambda one: (one.rank, one.position), default=None)
 
     def report(self, there: Collection[int]) -> dict[str, Any]:
-        """Return it as JSON values, with the positions of the best and of the newest."""
+        """Return the record as JSON values, with the position of the best checkpoint."""
         best = self.best(there)
         return {
             "files": [*self.files],

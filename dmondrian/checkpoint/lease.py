@@ -65,12 +65,12 @@ class Holder:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it wrote that it has ended; one that was killed wrote nothing."""
+        """Whether the holder wrote that it has ended; one that was killed wrote nothing."""
         return self.beat is not None and self.beat.get("state") == ENDED
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or its process on this machine is gone."""
+        """Whether the holder has ended, or its process on this machine is gone."""
         return self.is_gone or self.has_ended
 
     def __str__(self) -> str:
@@ -321,7 +321,7 @@ def _beat_name(number: int) -> str:
 
 
 def _machine() -> str | None:
-    """Name this start of this kernel and its processes' numbering; None where it has no name."""
+    """Return a name of this boot and its numbering of processes; None where it has no name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"

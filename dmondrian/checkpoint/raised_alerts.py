@@ -38,7 +38,7 @@ def read_alerts(store: Store) -> dict[str, Any]:
 
 
 def write_alerts(store: Store, on: list[dict[str, Any]], raised: list[dict[str, Any]]) -> None:
-    """Keep them, as `read_alerts` returns them."""
+    """Write alerts to a run's folder, in the form in which `read_alerts` returns them."""
     store.put(NAME, document.seal({"on": on, "raised": raised[-MOST:]}))
 
 

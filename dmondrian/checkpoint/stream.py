@@ -237,7 +237,7 @@ class Stream:
             self._store.put(PLACES_NAME, self._sealed(places, notes))
 
     def has_noted(self, places: Mapping[str, tuple[str, str]], notes: Sequence[str] = ()) -> bool:
-        """Whether just this is kept: the run is here, and its data are at these places."""
+        """Whether `note_places` would change nothing: run and data are where they were."""
         try:
             return self._store.get(PLACES_NAME, document.MAX_BYTES) == self._sealed(places, notes)
         except (NotFoundError, CorruptError):

@@ -58,7 +58,7 @@ class Summary:
         return cls(int(forest.n_nodes), n_bytes, gains, covering=covering, rows=rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; floats go through JSON exactly."""
+        """Return the summary as JSON values; floats go through JSON exactly."""
         values: dict[str, Any] = {"nodes": self.nodes, "memory_bytes": self.memory_bytes}
         values["gains"] = None if self.gains is None else [list(gain) for gain in self.gains]
         if self.parameters is not None:

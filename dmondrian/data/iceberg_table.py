@@ -356,7 +356,7 @@ class _Step:
 
     @property
     def is_change(self) -> bool:
-        """Whether it changed rows."""
+        """Whether the snapshot changed rows."""
         summary = self.snapshot.summary
         return (str(summary.operation.value) if summary else "overwrite") != "replace"
 

@@ -261,7 +261,7 @@ def _by_key(keys: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
 def _earlier(
     order: np.ndarray, codes: np.ndarray, numbers: np.ndarray, lag: int, n_rows: int
 ) -> np.ndarray:
-    """Return the place of the row of the same key that came so many before, -1 for none."""
+    """Return the place of each row's ``lag``-th row of its key before, -1 for none."""
     places = np.full(len(order), -1, np.int64)
     now, then = order[lag:], order[:-lag]
     is_one = (codes[lag:] == codes[:-lag]) & (codes[lag:] >= 0)

@@ -28,7 +28,7 @@ class Link:
 
     @property
     def is_sound(self) -> bool:
-        """Whether it can be followed."""
+        """Whether the link can be followed."""
         return not (self.is_lost or self.is_circle)
 
     def error(self) -> DataError:

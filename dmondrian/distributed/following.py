@@ -448,7 +448,7 @@ def _has_model(url: str) -> bool:
 
 
 def _wait(asked: Interrupts, seconds: float) -> None:
-    """Wait so long, or until asked to end."""
+    """Wait for some seconds, or until asked to end."""
     end = time.monotonic() + seconds
     while not asked.is_requested and (left := end - time.monotonic()) > 0:
         time.sleep(min(_TICK, left))

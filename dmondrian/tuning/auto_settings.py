@@ -247,7 +247,7 @@ class Warmup:
 
     @property
     def _most(self) -> int:
-        """Rows that are kept at most."""
+        """Largest number of rows that are kept."""
         return _REPEATS * self.warmup_rows
 
     @property

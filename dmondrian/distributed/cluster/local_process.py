@@ -36,7 +36,7 @@ def mute_loggers() -> None:
 
 
 def unmute_loggers() -> None:
-    """Let them through again."""
+    """Let records of loggers that were muted through again."""
     for logger in _LOGGERS:
         logger.removeFilter(_is_relevant)
 

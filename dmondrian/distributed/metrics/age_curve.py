@@ -37,7 +37,7 @@ class AgeCurve:
         self._stride, self._number = 1, 0
 
     def add(self, rows: int, shares: Sequence[float]) -> None:
-        """Add the shares after so many rows, at the next mark."""
+        """Add the shares at a number of rows; of every ``_stride`` calls one point is kept."""
         self._number += 1
         if self._number % self._stride:
             return

@@ -63,7 +63,7 @@ class CheckpointSchedule:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for a checkpoint."""
+        """Whether a checkpoint is due by time."""
         return time.monotonic() - self._began >= self._wait
 
     def note_request(self) -> None:

@@ -37,7 +37,7 @@ class Outgoing(NamedTuple):
 
 
 def are_joined(n_workers: int) -> bool:
-    """Return whether the replies of so many workers are joined."""
+    """Return whether the replies of ``n_workers`` workers are joined."""
     return n_workers >= LEAST and uses("sum_tree")
 
 

@@ -73,7 +73,7 @@ _OF_SYSTEMS = set(_KINDS) - _OF_TREES
 
 @dataclass(frozen=True, init=False)
 class ForestParameters(TreeSettings):
-    """All that the bytes of a forest depend on besides its rows.
+    """Parameters of a forest: all that its bytes depend on besides its rows.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ class ForestParameters(TreeSettings):
 
     @property
     def mixes_scaled_trees(self) -> bool:
-        """Whether they are mixed with trees of scales that are found on kept rows, too."""
+        """Whether scaled trees, whose feature scales are found on kept rows, are mixed too."""
         return self.drift is not None and self.drift.scaled
 
     @property

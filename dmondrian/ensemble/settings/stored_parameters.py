@@ -26,7 +26,7 @@ def mixes_boosted_sets(parameters: Mapping[str, Any]) -> bool:
 
 
 def mixes_scaled_trees(parameters: Mapping[str, Any]) -> bool:
-    """Return whether they are mixed with trees of scales that are found on kept rows, too."""
+    """Return whether scaled trees, whose feature scales are found on kept rows, are mixed too."""
     return (parameters.get("drift") or {}).get("scaled") is True
 
 
