@@ -127,7 +127,7 @@ class PrometheusMetrics:
         self._waiting_since = changed
 
     def data_learned(self, lag: float | None) -> None:
-        """Note that all data that came are learned, and how many seconds after their last change."""
+        """Note that all data are learned, and how many seconds after their last change."""
         self._waiting_since = None
         if lag is not None:
             self._last_lag.set(lag)

@@ -499,10 +499,10 @@ class Coordinator:
 
     def _restore(self, states: list[ShardState]) -> None:
         """Have shards of one worker restored: empty ones together, others one by one."""
-        empty = [state for state in states if state.digest is None]
-        for group in [empty] * bool(empty) + [
-            [state] for state in states if state.digest is not None
-        ]:
+        groups = [[state] for state in states if state.digest is not None]
+        if empty := [state for state in states if state.digest is None]:
+            groups.insert(0, empty)
+        for group in groups:
             orders = [self._order_to_restore(state) for state in group]
             rank = min(state.saved_unit for state in group)
             self._submit(restore, orders, [(state, None) for state in group], rank)
