@@ -210,7 +210,7 @@ def train(
         JSON, on standard input or by POST, once each time that a condition begins to hold, within
         "timeout" seconds (10). A failure of theirs is a warning. Conditions are looked at each time
         1,024 rows were learned, at the end of the step, and each second; see ``[alerts]`` in
-        ``jobs/README.md`` for their names.
+        ``jobs/manual/watching.md`` for their names.
     on_event : callable or None
         Called with each :class:`Event`, in the thread that trains: windows of rows, checkpoints,
         held-out metrics, alerts, losses of workers. What it raises ends the call; the last
