@@ -57,9 +57,6 @@ _NAMES = {
 # How to list the live files; the command prints JSON, which is a list of TOML too.
 _LIVE_FILES = {
     "spark": "in Spark `spark.read.parquet({table}).inputFiles()` is it, with {table} in quotes",
-    "iceberg": "with pyiceberg `[task.file.file_path for task in table.scan().plan_files()]` is it "
-    "(where a task has delete_files, rows of live files do not count: write the table out as plain "
-    "Parquet)",
     "ducklake": "in DuckDB `FROM ducklake_list_files(CATALOG, TABLE)` is it (where delete_file is "
     "not null, rows of live files do not count: write the table out as plain Parquet)",
 }
@@ -219,6 +216,12 @@ def _refusal(table: str, kind: str) -> DataError:
             f"{table} is {name}, whose log lists the files that count. Expected the folder of the "
             f"table itself, {table}, with @v and a number behind it for an earlier version, and "
             "neither a part of it nor a folder or glob around it"
+        )
+    if kind == "iceberg":
+        return DataError(
+            f"{table} is {name}, whose metadata list the files that count. Expected "
+            "iceberg://CATALOG/NAMESPACE.TABLE, or its newest metadata.json as "
+            f"{table}/metadata/....metadata.json, with @v and a number behind it for a snapshot"
         )
     if kind in _LIVE_FILES:
         live = _LIVE_FILES[kind].format(table=shlex.quote(table))

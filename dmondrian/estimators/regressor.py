@@ -7,6 +7,7 @@ Shapes: n rows, d features.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -127,10 +128,12 @@ class ForestRegressor(RegressorMixin, BaseForest):
 
 
 def _bounded(y: np.ndarray) -> np.ndarray:
-    """Return targets; refuse those whose squares overflow."""
+    """Return targets; refuse missing ones, and those whose squares overflow."""
     if y.dtype.kind not in "biuf":
         y = _numbers(y)
     largest = float(np.abs(y).max(initial=0.0))
+    if math.isnan(largest):  # scikit-learn looks for NaN before None and texts become numbers
+        raise DataError("y contains NaN or None: leave out rows whose label is not known")
     if largest > LARGEST_TARGET:
         raise DataError(
             f"y has a value of size {largest:.3g}, expected at most {LARGEST_TARGET:.0e}: "

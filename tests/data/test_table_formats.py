@@ -168,6 +168,16 @@ def test_other_formats_are_known_by_their_names_of_files(
     assert len(list_source(file)[0]) == 1
 
 
+def test_the_refusal_of_a_folder_of_iceberg_names_addresses_that_are_read(
+    write: Write, tmp_path: Path
+) -> None:
+    write({"x": [1]}, "table/data/a.parquet")
+    (tmp_path / "table/metadata").mkdir()
+    (tmp_path / "table/metadata/v1.metadata.json").write_text("{}")
+    with pytest.raises(DataError, match=r"Expected iceberg://CATALOG/NAMESPACE\.TABLE, or its"):
+        list_source(tmp_path / "table")
+
+
 def test_table_without_parquet_is_named_too(tmp_path: Path) -> None:
     for name in ("data/0.lance", "_versions/1.manifest"):
         (tmp_path / "t.lance" / name).parent.mkdir(parents=True, exist_ok=True)

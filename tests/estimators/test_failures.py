@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 import dmondrian
-from dmondrian import AMFClassifier, AMFRegressor, MondrianFeatures, MondrianKernelRegressor
+from dmondrian import (
+    AMFClassifier,
+    AMFRegressor,
+    MondrianDensity,
+    MondrianFeatures,
+    MondrianForestRegressor,
+    MondrianKernelRegressor,
+)
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.errors import DataError, ParameterError
 from tests.estimators.test_amf import rows, same_forest
@@ -57,6 +64,26 @@ def test_labels_that_are_missing_or_of_another_kind_are_refused_in_words(label: 
         with pytest.raises(DataError, match="y has labels"):
             forest.partial_fit(X[: len(y)], y)
     assert same_forest(forest, before)
+
+
+@pytest.mark.parametrize("label", [None, "nan", np.nan])
+def test_numbers_that_are_missing_are_refused_and_not_learned(label: Any) -> None:
+    X = rows(9)
+    forest = MondrianForestRegressor(2, random_state=0).fit(X, X[:, 0])
+    before = copy.deepcopy(forest)
+    for y in ([label], [0.5, label]):
+        given = np.array(y, dtype=object)
+        for call in (forest.fit, forest.partial_fit, forest.calibrate_intervals):
+            with pytest.raises(ValueError, match="contains NaN"):
+                call(X[: len(y)], given)
+    assert same_forest(forest, before)
+
+
+def test_a_value_just_outside_the_cube_is_shown_as_it_is() -> None:
+    X = rows(9)
+    X[3, 1] = np.nextafter(np.float32(1), np.float32(2))  # as MinMaxScaler makes of float32
+    with pytest.raises(DataError, match=r"column 1 has values in \[0\.0, 1\.0000001\]"):
+        MondrianDensity(2).fit(X)
 
 
 def test_rows_of_another_width_never_reach_a_kernel() -> None:

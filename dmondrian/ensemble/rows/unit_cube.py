@@ -32,7 +32,7 @@ def check_cube(X: np.ndarray, names: Sequence[str] | None = None) -> None:
         j = int(outside[0])
         name = j if names is None else repr(str(names[j]))
         raise DataError(
-            f"column {name} has values in [{low[j]:g}, {high[j]:g}], but the cube is [0, 1]^d: "
+            f"column {name} has values in [{low[j]!s}, {high[j]!s}], but the cube is [0, 1]^d: "
             "scale the columns, or begin with clip=True, which moves what lies outside"
         )
 
