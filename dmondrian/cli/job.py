@@ -572,7 +572,8 @@ def _lay_below_root(data: dict[str, Any], source: Source) -> None:
     from dmondrian.data.paths import rooted
 
     named = _named(source, "data", "root")
-    root = _resolve(data.pop("root"), source.folder("data", "root"), named)
+    # Absolute, as what is below a relative root would be looked for below the job's folder again.
+    root = _resolve(data.pop("root"), source.folder("data", "root").absolute(), named)
     try:
         data["path"] = rooted(data["path"], root)
     except ParameterError as error:

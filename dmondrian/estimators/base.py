@@ -37,6 +37,7 @@ from dmondrian.drift.drift_forest import forest_from_state
 from dmondrian.ensemble.feature_importances import importances
 from dmondrian.ensemble.row_paths import leaves_of_rows, paths_of_rows
 from dmondrian.ensemble.rows.unit_cube import check_cube
+from dmondrian.ensemble.settings.fringe_settings import NO_CAP
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.threads import Turns
 from dmondrian.errors import ParameterError
@@ -157,7 +158,7 @@ class BaseForest(BaseEstimator):
             "n_features": int(n_features),
             "seed": draw_seed(self.random_state) if self._seed is None else self._seed,
             "expected_extension": self.predict_extension == "expected",
-            "max_nodes": None if self.max_nodes is None else int(self.max_nodes),
+            "max_nodes": None if self.max_nodes is None else min(int(self.max_nodes), NO_CAP),
         }
 
     def _given_scales(self, n_features: int) -> tuple[float, ...] | None:

@@ -87,6 +87,14 @@ def test_relative_data_are_below_a_root_of_the_job(tmp_path):
     )
 
 
+def test_a_root_is_beside_a_job_file_that_is_named_from_another_folder(tmp_path, monkeypatch):
+    (tmp_path / "jobs").mkdir()
+    write(tmp_path / "jobs", GOOD.replace("[data]", '[data]\nroot = "lake"'))
+    monkeypatch.chdir(tmp_path)
+    data = read_job("jobs/job.toml").data
+    assert data["path"] == str(tmp_path / "jobs/lake/rows.parquet")
+
+
 def test_a_list_of_paths_is_resolved_one_by_one(tmp_path):
     text = GOOD.replace('"rows.parquet"', '["a.parquet", "s3://b/c"]')
     assert read_job(write(tmp_path, text)).data["path"] == [str(tmp_path / "a.parquet"), "s3://b/c"]

@@ -148,6 +148,20 @@ def test_runs_of_rows_that_cannot_be_learned(
     assert [file.name for file in tmp_path.iterdir()] == ["rows.parquet"]
 
 
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("forest.n_estimators=100000000000000000000", "n_estimators is 100000000000000000000;"),
+        ("run.first_tree=999997", "n_estimators is 4 from first_tree 999997 on;"),
+    ],
+)
+def test_runs_of_more_trees_than_have_numbers(tmp_path: Path, key: str, reason: str) -> None:
+    words = train_words(tmp_path / "run", f"data.path={TRAINED}")
+    stderr = call(*words, f"--set={key}", code=2)[1]
+    assert f"{reason} the trees of a run have numbers below 1000000" in stderr
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("out", ["/proc/scores", "/sys"], ids=["a new folder", "a folder"])
 def test_scores_of_a_job_before_it_trains(tmp_path: Path, out: str) -> None:
     words = train_words(tmp_path / "run", f"data.path={TRAINED}")

@@ -113,3 +113,10 @@ def test_labels_of_a_regressor_are_numbers() -> None:
         for other in (np.where(texts > "0.5", "yes", "no"), X[:, 0].astype("M8[s]")):
             with pytest.raises(DataError, match="a regressor learns numbers"):
                 kind(2, random_state=0).fit(X, other)
+
+
+def test_more_nodes_than_there_are_numbers_are_no_bound() -> None:
+    X, y = rows()
+    made = AMFClassifier(2, random_state=0, max_nodes=10**20).fit(X, y)
+    expected = AMFClassifier(2, random_state=0, max_nodes=10**6).fit(X, y)
+    assert np.array_equal(made.predict_proba(X), expected.predict_proba(X))

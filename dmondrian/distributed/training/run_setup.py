@@ -331,6 +331,11 @@ def _trees(
         raise ParameterError(f"n_shards is {n_shards!r}; expected 1 to {n_trees}, the trees")
     if isinstance(first_tree, bool) or not 0 <= first_tree < MOST_TREES:
         raise ParameterError(f"first_tree is {first_tree!r}; expected 0 to {MOST_TREES - 1}")
+    if first_tree + n_trees > MOST_TREES:
+        begin = f" from first_tree {first_tree} on" if first_tree else ""
+        raise ParameterError(
+            f"n_estimators is {n_trees}{begin}; the trees of a run have numbers below {MOST_TREES}"
+        )
     return {
         "n_estimators": n_trees,
         "shards": cut_trees(first_tree, first_tree + n_trees, n_shards),
