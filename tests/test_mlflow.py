@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import sys
 from pathlib import Path
 
@@ -170,6 +171,10 @@ def test_a_job_file_has_a_run_logged(tracked, frame, tmp_path) -> None:
     assert logged.info.status == "FINISHED"
     points = store.get_metric_history(logged.info.run_id, "durable_rows")
     assert [point.step for point in points] == [1000, 2000]
+    words = ("train", tmp_path / "job.toml", "--set=mlflow.run_id=nowhere", "--set=run.path=other")
+    stderr = finish(*words, code=2)[1]
+    assert re.search(r"job\.toml:14: \[mlflow\]: .*nowhere", stderr)
+    assert not Path("other").exists()
 
 
 def test_a_live_log_goes_on_with_a_run_and_tells_how_one_ended(tracked) -> None:

@@ -1,7 +1,8 @@
 """The `[mlflow]` table of a job file: a run is logged to MLflow while it is trained.
 
 Relies on :class:`dmondrian.mlflow.LiveLog` for all of it. Promises that nothing of MLflow is
-imported without the table, and that a missing package is refused before anything is learned.
+imported without the table, and that a missing package, and what MLflow does not take, is refused
+before anything is learned.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dmondrian.cli.job import Job
+from dmondrian.errors import JobError
 
 
 @contextmanager
@@ -23,12 +25,17 @@ def live_log(job: Job) -> Iterator[Any]:
 
     require("mlflow", "mlflow", "[mlflow]")
     import mlflow
+    from mlflow.exceptions import MlflowException
 
     from dmondrian.mlflow import LiveLog
 
-    if "uri" in job.mlflow:
-        mlflow.set_tracking_uri(job.mlflow["uri"])
-    if "experiment" in job.mlflow:
-        mlflow.set_experiment(job.mlflow["experiment"])
-    with LiveLog(job.mlflow.get("run_id")) as log:
+    try:
+        if "uri" in job.mlflow:
+            mlflow.set_tracking_uri(job.mlflow["uri"])
+        if "experiment" in job.mlflow:
+            mlflow.set_experiment(job.mlflow["experiment"])
+        begun = LiveLog(job.mlflow.get("run_id"))
+    except MlflowException as error:
+        raise JobError(f"{job.source.place_of_table('mlflow')}: [mlflow]: {error}") from error
+    with begun as log:
         yield log
