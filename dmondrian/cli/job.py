@@ -143,6 +143,10 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
             named = _named(source, table, key)
             tables[table][key] = _resolve(tables[table][key], source.folder(table, key), named)
     cluster = tables.get("cluster", {})
+    if "scheduler" in cluster:  # an address, or a file: beside the job file, or as it is written
+        beside = source.folder("cluster", "scheduler") / cluster["scheduler"]
+        if beside.is_file():
+            cluster["scheduler"] = os.path.normpath(beside)
     mistakes = list(tls_mistakes(cluster, lambda name: _named(source, "cluster", name)))
     mistakes += _follow_mistakes(tables.get("follow", {}), source)
     mistakes += _alert_mistakes(tables, source)

@@ -254,6 +254,21 @@ def test_another_encoding_is_named(tmp_path, encoding):
         read_job(file)
 
 
+def test_a_scheduler_file_is_beside_a_job_file_that_is_named_from_another_folder(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "jobs").mkdir()
+    text = f'{GOOD}[cluster]\nscheduler = "keys/scheduler.json"\n'
+    job = write(tmp_path / "jobs", text)
+    monkeypatch.chdir(tmp_path)
+    assert read_job(job).cluster["scheduler"] == "keys/scheduler.json"
+    (tmp_path / "jobs/keys").mkdir()
+    (tmp_path / "jobs/keys/scheduler.json").write_text("{}")
+    assert read_job(job).cluster["scheduler"] == str(tmp_path / "jobs/keys/scheduler.json")
+    for address in ("local", "host:8786", "tls://host:8786"):
+        assert read_job(job, [f"cluster.scheduler={address}"]).cluster["scheduler"] == address
+
+
 def test_other_files_of_a_job_may_begin_with_a_byte_order_mark(tmp_path):
     """A scheduler file and certificates: their readers know the mark."""
     file = tmp_path / "scheduler.json"
