@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import pyarrow as pa
@@ -134,6 +134,16 @@ def list_files(
                 continue
             files[uri] = SourceFile(uri, info.size, stamp_of(info), _partition(info.path))
     return list(files.values()), notes
+
+
+def from_anywhere(data: Any) -> Any:
+    """Return a path or URL, or a list of them, such that a process in another folder finds them."""
+    if data is None:
+        return None
+    if not isinstance(data, (str, os.PathLike)):
+        return [from_anywhere(item) for item in data]
+    text = os.fspath(data)
+    return text if _SCHEME.match(text) else normalise(text)
 
 
 def normalise(item: str | os.PathLike[str]) -> str:

@@ -17,6 +17,7 @@ from distributed import Client, fire_and_forget, worker_client
 
 from dmondrian.checkpoint import jobs
 from dmondrian.data.paths import check_paths, rooted
+from dmondrian.data.source import from_anywhere
 from dmondrian.distributed.cluster.alerts import Alerts
 from dmondrian.distributed.cluster.client import connected
 from dmondrian.distributed.scoring.heartbeat import Heartbeat
@@ -133,9 +134,12 @@ def submit(
         options = run_options, plan_options, check
         prepare_run(estimator, data, target, url, *options, lags=lags)
         id_ = jobs.hand_over(open_store(url))
+        # Workers may be in other folders than this process.
+        data, validation, scored = from_anywhere(data), from_anywhere(validation), {**(score or {})}
+        scored |= {name: from_anywhere(scored[name]) for name in ("data", "out") if name in scored}
         job = Job(
             id_, url, estimator, data, target, run_options, plan_options, checkpoint_every, window,
-            keep, dict(score or {}), validation, alerts, lags,
+            keep, scored, validation, alerts, lags,
         )  # fmt: skip
         future = client.submit(conduct, job, key=f"dmondrian-job-{job.id}", pure=False)
         fire_and_forget(future)

@@ -94,6 +94,20 @@ def test_two_jobs_and_their_scores_end_beside_each_other(
     wait_until(lambda: not pair.sync(ask, callback_timeout=PATIENCE))
 
 
+def test_paths_are_those_of_who_hands_a_job_over(
+    pair: Client, rows: Path, tmp_path: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers are in another folder."""
+    monkeypatch.chdir(rows.parent)
+    held = tmp_path / "held.parquet"
+    pq.write_table(pq.read_table(ADULT, columns=COLUMNS).slice(15_000, 300), held)
+    wanted = {"data": [rows.name], "out": os.path.relpath(tmp_path / "scores")}
+    given = {"score": wanted, "validation": os.path.relpath(held)}
+    submitted(pair, Path(rows.name), tmp_path / "run", **given, checkpoint_every="5000 rows")
+    wait_until(lambda: (tmp_path / "scores" / "_manifest.json").exists())
+    assert digests(tmp_path / "run") == expected
+
+
 def test_the_coordinator_starts_again_elsewhere_when_its_worker_dies(
     pair: Client, rows: Path, tmp_path: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
