@@ -174,15 +174,20 @@ def test_killed_and_run_again_makes_the_same_bytes(undisturbed, keys, shared, tm
     assert digests(run) == digests(undisturbed[0])
 
 
-def test_ctrl_c_stops_at_a_checkpoint_and_the_command_goes_on(undisturbed, keys, shared, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_terminal_stops_it_at_a_checkpoint_and_the_command_goes_on(
+    undisturbed, keys, shared, tmp_path, number
+):
+    """By Ctrl-C, or as it is closed: no worker is lost, and what was learned is saved."""
     run = tmp_path / "stopped"
     process = start(*train_words(run, *keys, "cluster.workers=1"))
     wait_for_a_checkpoint(process, run)
-    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
+    os.killpg(process.pid, number)  # a terminal sends it to the whole group
     _, stderr = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
     assert "run the same command again to go on" in stderr
     assert "Traceback" not in stderr
+    assert "lost worker" not in stderr
     assert not manifests(run)[-1]["final"]
     call(*train_words(run, *keys, f"cluster.scheduler={shared}"))
     assert digests(run) == digests(undisturbed[0])

@@ -26,7 +26,7 @@ from distributed.security import Security
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.checkpoint.deltas import warm_marks
 from dmondrian.checkpoint.summary import Summary
-from dmondrian.distributed.cluster.interrupt import DeferredInterrupt, without_sigint
+from dmondrian.distributed.cluster.interrupt import DeferredInterrupt, without_terminal
 from dmondrian.distributed.cluster.local_process import (
     LocalProcess,
     mute_loggers,
@@ -309,7 +309,7 @@ def _local(size: dict[str, Any]) -> Iterator[Client]:
         # A cluster interrupted while it starts can neither be used nor closed.
         with DeferredInterrupt():
             try:
-                cluster = stack.enter_context(without_sigint(lambda: LocalCluster(**options)))
+                cluster = stack.enter_context(without_terminal(lambda: LocalCluster(**options)))
             except (OSError, RuntimeError, TimeoutError) as error:
                 what = str(error).rstrip(".")
                 raise ClusterError(

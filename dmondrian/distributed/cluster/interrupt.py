@@ -24,6 +24,10 @@ _SIGNALS = tuple(
 )
 
 
+OF_TERMINALS = tuple(number for number in _SIGNALS if number != signal.SIGTERM)
+"""Signals that a terminal sends to all processes of a command."""
+
+
 class Interrupts:
     """Context manager that records a request to stop.
 
@@ -78,26 +82,32 @@ class DeferredInterrupt(Interrupts):
             signal.raise_signal(self._first)
 
 
-def without_sigint(make: Callable[[], Made]) -> Made:
-    """Return `make()`, called in a thread with SIGINT blocked for it and the processes it starts.
+def without_terminal(make: Callable[[], Made]) -> Made:
+    """Return `make()`, called in a thread whose processes take neither SIGINT nor SIGHUP.
 
-    Ctrl-C in a terminal reaches all processes of its group, also those that do not ignore it yet.
+    Ctrl-C in a terminal, and closing it, reach all processes of its group, also those that do not
+    ignore them yet.
     """
     made: list[Made] = []
     failures: list[BaseException] = []
 
     def run() -> None:
         if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINALS)
         try:
             made.append(make())
         except BaseException as failure:  # noqa: BLE001 - raised below, in the caller's thread
             failures.append(failure)
 
     if hasattr(signal, "pthread_sigmask"):
-        # Started with the first process, it would unblock SIGINT in this thread.
-        resource_tracker.ensure_running()
-    thread = threading.Thread(target=run, name="dmondrian-without-sigint", daemon=True)
+        # Started with the first process, it would unblock SIGINT in this thread; and it does not
+        # ignore SIGHUP by itself.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+        try:
+            resource_tracker.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    thread = threading.Thread(target=run, name="dmondrian-without-terminal", daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(_TICK)

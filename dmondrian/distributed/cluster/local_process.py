@@ -1,7 +1,7 @@
 """Settings of the worker processes of a cluster that is started for a call.
 
 Relies on Dask alone, so that a worker that starts has them before it loads anything of ours.
-Promises that Ctrl-C leaves such a process to the coordinator.
+Promises that Ctrl-C, and a terminal that is closed, leave such a process to the coordinator.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import signal
 import threading
 
 from distributed import Worker, WorkerPlugin
+
+from dmondrian.distributed.cluster.interrupt import OF_TERMINALS
 
 _LOGGERS = [
     logging.getLogger(name) for name in ("distributed.worker", "distributed.worker.state_machine")
@@ -44,7 +46,8 @@ def unmute_loggers() -> None:
 class LocalProcess(WorkerPlugin):
     """Settings of a worker process that ends with the cluster that was started for a call.
 
-    Ctrl-C in a terminal reaches all processes of its group; the coordinator decides alone. Messages
+    Ctrl-C in a terminal, and closing it, reach all processes of its group; the coordinator decides
+    alone. Messages
     about tasks and heartbeats that a closing cluster cuts short are filtered out. And Python does
     not look for garbage in Dask's modules while ours are loaded, nor in all as it ends, which would
     take time.
@@ -54,9 +57,10 @@ class LocalProcess(WorkerPlugin):
     idempotent = True
 
     def setup(self, worker: Worker) -> None:
-        """Ignore SIGINT in this worker's process and mute messages about its shutdown."""
+        """Ignore a terminal's signals in this worker's process; mute what its shutdown writes."""
         mute_loggers()
         gc.freeze()
         atexit.register(gc.freeze)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            for number in OF_TERMINALS:
+                signal.signal(number, signal.SIG_IGN)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dmondrian.distributed.cluster.interrupt import DeferredInterrupt, Interrupts, without_sigint
+from dmondrian.distributed.cluster.interrupt import DeferredInterrupt, Interrupts, without_terminal
 
 NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -86,13 +86,16 @@ def test_the_second_is_not_held_back() -> None:
         hold()
 
 
-def test_ctrl_c_does_not_reach_processes_that_are_started_undisturbed() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_terminal_does_not_reach_processes_that_are_started_undisturbed(
+    number: signal.Signals,
+) -> None:
     words = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
-    process = without_sigint(lambda: subprocess.Popen(words, stdout=subprocess.PIPE))
+    process = without_terminal(lambda: subprocess.Popen(words, stdout=subprocess.PIPE))
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
         process.terminate()
@@ -104,7 +107,7 @@ def test_ctrl_c_does_not_reach_processes_that_are_started_undisturbed() -> None:
 
 def test_a_failure_of_what_is_started_undisturbed_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
-        without_sigint(lambda: 1 // 0)
+        without_terminal(lambda: 1 // 0)
 
 
 def test_a_request_reaches_the_contexts_around_and_none_inside() -> None:
