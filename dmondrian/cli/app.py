@@ -87,15 +87,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Where it came through an `exec`, as of a dataclass that is made, Python notes it as one
         # that nobody caught and ends a module run by -m by SIGINT; the next `exec` forgets that.
         exec("")
-        output.note(f"interrupted: {str(stop) or 'run the same command again to go on'}")
-        output.event("error", {"error": "KeyboardInterrupt", "exit_code": _INTERRUPTED})
-        return _INTERRUPTED
+        return _report_stop(stop, output)
     except BrokenPipeError:
         # The reader of stdout went away (`| head`); point stdout at nothing for the exit flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # noqa: BLE001  # the edge of the program: every error gets a code
+        if isinstance(error.__cause__, KeyboardInterrupt):  # as an extension module was loaded
+            return _report_stop(error.__cause__, output)
         return _report(error, output)
+
+
+def _report_stop(stop: KeyboardInterrupt, output: Output) -> int:
+    """Report that the command was asked to end; return its exit code."""
+    output.note(f"interrupted: {str(stop) or 'run the same command again to go on'}")
+    output.event("error", {"error": "KeyboardInterrupt", "exit_code": _INTERRUPTED})
+    return _INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -83,11 +83,21 @@ def test_training_that_has_not_begun_to_learn(number: signal.Signals, tmp_path: 
     assert not (tmp_path / "run" / "manifests").exists()
 
 
-def test_an_interrupt_that_came_through_an_exec_has_the_same_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("raise KeyboardInterrupt", id="through an exec"),
+        pytest.param(
+            "raise ImportError('initialization failed') from KeyboardInterrupt()",
+            id="as pybind11 was initialising a module",
+        ),
+    ],
+)
+def test_an_interrupt_that_came_by_a_detour_has_the_same_code(tmp_path: Path, how: str) -> None:
     (tmp_path / "interrupted.py").write_text(
         "import sys\n"
         "from dmondrian.cli import app\n"
-        "app._command = lambda name: lambda *_: exec('raise KeyboardInterrupt')\n"
+        f"app._command = lambda name: lambda *_: exec({how!r})\n"
         "sys.exit(app.main(['describe', 'none']))\n"
     )
     command = [sys.executable, "-m", "interrupted"]
