@@ -335,6 +335,13 @@ def run_command(command: list[str], body: bytes, seconds: float) -> None:
             raise RuntimeError(f"{command[0]} ended with code {code}{why}")
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follow no redirect: it would ask the other address by GET, and call that sent."""
+
+    def redirect_request(self, *answer: Any) -> None:
+        """Return no request, so that the answer is an error."""
+
+
 def post(url: str, body: bytes, seconds: float) -> None:
     """Send some JSON to a URL by POST, within some seconds for each answer of the network.
 
@@ -346,10 +353,12 @@ def post(url: str, body: bytes, seconds: float) -> None:
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(url, data=body, headers=headers, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=seconds):
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=seconds):
             pass
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
+        if 300 <= getattr(error, "code", 0) < 400:
+            reason = f"{reason}, a redirect, which loses what is posted; give the address it names"
         raise OSError(f"{urlsplit(url).hostname}: {reason}") from None
 
 
@@ -404,5 +413,9 @@ def check_url(url: Any) -> str:
         raise ParameterError(
             "url is no address of the web; expected one like https://host/path, with other "
             "characters than those of ASCII, and blanks, as %20"
+        )
+    if "@" in parts.netloc:
+        raise ParameterError(
+            "url has a user or a password, which are not sent: call a command that sends them"
         )
     return str(url)

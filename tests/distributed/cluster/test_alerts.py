@@ -26,7 +26,7 @@ WRITE = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read() + b'\
 
 
 class Server(HTTPServer):
-    """Keeps what is posted to it; answers with an error below /broken."""
+    """Keeps what is posted to it; answers with an error below /broken, a redirect below /moved."""
 
     posted: list[dict[str, Any]]
 
@@ -35,7 +35,15 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.posted.append(json.loads(body))  # type: ignore[attr-defined]  # of `Server`
-        self.send_response(500 if self.path.startswith("/broken") else 204)
+        if self.path.startswith("/moved"):
+            self.send_response(int(self.path[6:9]))
+            self.send_header("Location", "/in?token=secret")
+        else:
+            self.send_response(500 if self.path.startswith("/broken") else 204)
+        self.end_headers()
+
+    def do_GET(self) -> None:  # a page, as many addresses answer who looks at them
+        self.send_response(200)
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
@@ -176,6 +184,15 @@ def test_an_answer_that_is_an_error_is_a_warning(server: Server) -> None:
     assert len(server.posted) == 1
 
 
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_taken_for_an_alert_that_was_sent(server: Server, code: int) -> None:
+    alerts = Alerts("log_loss_window > 0.5", url=address(server, f"/moved{code}?token=secret"))
+    seen = look(alerts, [0.9])
+    assert seen[-1].kind == "alert_failed"
+    assert "a redirect" in seen[-1].text
+    assert "secret" not in seen[-1].text
+
+
 @pytest.mark.parametrize(
     ("text", "task", "match"),
     [
@@ -204,6 +221,8 @@ def test_what_is_no_condition_is_refused(text: str, task: str | None, match: str
         {"when": "lag > 1", "url": "file:///etc/passwd"}, {"when": "lag > 1", "url": "https://"},
         {"when": "lag > 1", "url": "http://host/a b"}, {"when": "lag > 1", "url": "http://h:99999/"},
         {"when": "lag > 1", "url": "http://host/\u00e4"}, {"when": "lag > 1", "url": "http://h:x/"},
+        {"when": "lag > 1", "url": "http://user@host/x"},
+        {"when": "lag > 1", "url": "http://user:word@host/x"},
         {"when": "lag > 1", "timeout": 0}, {"when": "lag > 1", "timeout": True},
     ],
 )  # fmt: skip
