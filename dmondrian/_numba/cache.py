@@ -111,8 +111,13 @@ def announce() -> None:
     )
 
 
+not_kept: list[OSError] = []
+"""Why kernels that this process compiled are not kept."""
+
+
 def warn_of_no_cache(error: OSError) -> None:
     """Warn that a kernel is not kept: of a full disk, or a lock that a stopped process holds."""
+    not_kept.append(error)
     warnings.warn(
         f"a compiled kernel could not be kept in {cache_folder()} ({error}): the next process "
         "compiles it again; free some space there or set DMONDRIAN_CACHE_DIR",

@@ -17,7 +17,7 @@ from typing import Any
 
 from dmondrian._text.wording import counted
 from dmondrian.cli.output import Output
-from dmondrian.errors import ParameterError
+from dmondrian.errors import ParameterError, StoreError
 
 DOMAINS = ("range", "cube")
 # Parameters that choose a policy, and so kernels of its own, beside the domain: the products of
@@ -63,7 +63,7 @@ _WARMUP_ROWS = 32  # the fewest there can be: settings are chosen from them
 
 def warm(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian warm --help`."""
-    from dmondrian._numba.cache import cache_folder
+    from dmondrian._numba.cache import cache_folder, not_kept
     from dmondrian._numba.jit import compilations, is_compiling
 
     if not is_compiling():
@@ -78,6 +78,11 @@ def warm(arguments: argparse.Namespace, output: Output) -> int:
         _use(algorithm, chosen)
     output.close_bar()
     n, folder = sum(compilations().values()), str(cache_folder())
+    if not_kept:
+        raise StoreError(
+            f"of {counted(n, 'kernel')} {len(not_kept):,} could not be kept in {folder} "
+            f"({not_kept[0]}): free some space there or set DMONDRIAN_CACHE_DIR, then run again"
+        )
     output.event("warmed", {"algorithms": algorithms, "compiled": n, "folder": folder})
     seconds = time.monotonic() - start
     text = f"compiled {counted(n, 'kernel')} in {seconds:.0f} s" if n else "nothing to compile"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from sklearn.utils._param_validation import StrOptions
@@ -61,6 +62,20 @@ def test_without_a_compiler_the_command_refuses() -> None:
     )
     assert done.returncode == 2
     assert "NUMBA_DISABLE_JIT is set" in done.stderr
+
+
+@pytest.mark.thorough
+def test_kernels_that_cannot_be_kept_are_no_success(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    words = arguments("warm", "--algorithm", "mondrian-features", "--domain", "cube")
+    done = subprocess.run(
+        words, env={**os.environ, "DMONDRIAN_CACHE_DIR": str(tmp_path)}, capture_output=True,
+        text=True, timeout=TIMEOUT,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+    )  # fmt: skip
+    assert done.returncode == 4, done.stderr
+    assert "could not be kept in" in done.stderr.splitlines()[-1]
+    assert done.stdout == ""
 
 
 GONE_THROUGH = """
