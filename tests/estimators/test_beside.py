@@ -132,8 +132,8 @@ TRAITS = {
 LEARN = {"fit", "partial_fit", "fit_transform", "calibrate_intervals", "choose_lifetime"}
 OF_CLASS = {"algorithm", "aggregation", "calibrate", "categorical_features", "class_weight", "clip",
             "criterion", "domain", "empty_cell", "experts", "feature_scales", "feature_units",
-            "max_nodes", "missing_values", "n_estimators", "predict_extension", "warmup_rows",
-            "set_output"}  # fmt: skip
+            "max_nodes", "missing_values", "monotonic_cst", "n_estimators", "predict_extension",
+            "set_output", "warmup_rows"}  # fmt: skip
 
 SMALL: dict[str, Any] = {"n_estimators": 2, "random_state": 0}
 CUBE: dict[str, Any] = {**SMALL, "domain": "cube", "lifetime": 2.0}
@@ -700,7 +700,7 @@ def test_who_is_let_in_before_it_waits_does_not_wait(monkeypatch: pytest.MonkeyP
         reader = threading.Thread(target=read, daemon=True)
         with turns.mutex:
             reader.start()
-            while not turns._stays:
+            while not turns._readers:
                 threading.Event().wait(0.01)
             turns._admit()
             turns.is_taken = True  # as the learner goes on before the reader has the mutex
@@ -761,7 +761,7 @@ def test_who_left_is_not_let_in() -> None:
     turns, is_in, is_over = Turns(), threading.Event(), threading.Event()
 
     class Leaving(dict[int, Any]):
-        """Stays of threads that leave while a learner looks at them."""
+        """Readers that leave while a learner looks at them."""
 
         def values(self) -> Any:
             found = list(super().values())
@@ -777,11 +777,11 @@ def test_who_left_is_not_let_in() -> None:
         with turns.reading():
             pass
 
-    turns._stays = Leaving()
+    turns._readers = Leaving()
     learner = begun(learn)
     assert is_in.wait(20)
     reader = begun(read)
-    while not turns._stays:
+    while not turns._readers:
         threading.Event().wait(0.01)
     is_over.set()
     learner.join(20)
