@@ -35,48 +35,46 @@ AUTO_RATE = 8.0  # learning rate x variance; see benchmarks/reports/ablation.md
 class AMFRegressor(StreamFollowing, ForestRegressor):
     """Aggregated Mondrian forest regressor, learning row by row.
 
-    Shifting or scaling the target changes nothing, unless ``target_range`` or
-    ``empty_cell="prior"`` fixes its location: the learning rate is in units of the labels seen.
-    ``drift="follow"`` is an exception where errors are as small as rounding, see Notes.
+    Take it for numbers as labels, on rows that keep coming: each is learned once, and nothing has
+    to be tuned. Each prediction mixes the means of all prunings of each tree with exponential
+    weights (M21). ``calibrate=True`` adds standard deviations that are right on average, and
+    ``drift="follow"`` follows a stream whose law changes.
 
     Parameters
     ----------
     n_estimators : int, default=10
-        Trees.
+        Number of trees.
     learning_rate : float, "auto" or "theory", default="auto"
-        A float r stands for r / (variance of the labels); "auto" is 8. The variance is
-        taken anew when the weight of rows passes a power of two. "theory" is M21's
-        1 / (8 B^2), B half the range of the labels: it has the paper's regret bounds, and
-        is far too small in practice. It decreases as soon as labels widen the range, which
-        costs at most 8 B^2 more than Lemma 1 allows.
+        Of the weights of prunings. A float r stands for r / (variance of the labels), with the
+        variance taken anew when the weight of rows passes a power of two; "auto" is 8. "theory" is
+        M21's 1 / (8 B^2), B half the range of the labels so far: it has the paper's regret bounds,
+        and is far too small in practice. ``drift="follow"`` takes "auto" alone.
     target_range : tuple of two floats or None, default=None
-        Between which all labels will lie; others are refused. The learning rate is then fixed
-        from the first row on: "theory" is 1 / (8 B^2) and Lemma 1 holds as it is written, a
-        float r stands for r / B^2. Not with "auto".
+        Least and largest label there will be; others are refused. It fixes the learning rate from
+        the first row on: "theory" is 1 / (8 B^2), a float r stands for r / B^2, and "auto" is
+        refused, as is ``drift="follow"``.
     charge_opening : bool, default=False
-        Whether the row that opens a leaf pays the error of the forecast there: that of its
-        parent, or 0 with ``empty_cell="prior"``, as in the paper.
+        Whether the row that opens a leaf costs the leaf the error of the forecast there: that of
+        its parent, or 0 with ``empty_cell="prior"``, as in M21. ``drift="follow"`` takes False.
     empty_cell : {"parent", "prior"}, default="parent"
-        Forecast of a cell before its first row: that of its parent, or 0, as in the paper,
-        whose B then is the largest absolute label.
+        Forecast of a cell before its first row: that of its parent, or 0, as in M21, whose B then
+        is the largest absolute label. ``drift="follow"`` takes "parent".
     calibrate : bool, default=False
-        Whether to fit a factor for the variance of the label to forecasts that were made before
-        their rows were learned, so that ``predict(X, return_std=True)`` is right on average
-        (:mod:`dmondrian.uncertainty.variance_scaling`). Means stay as they are. What it costs grows
-        with the logarithm of the rows.
+        Whether to fit a factor for the variance of the label to forecasts of earlier rows, so that
+        ``predict(X, return_std=True)`` is right on average
+        (:mod:`dmondrian.uncertainty.variance_scaling`). Means stay as they are. Its cost grows
+        with the logarithm of the rows. ``drift="follow"`` has a factor already, and takes False.
     drift : {"follow"} or None, default=None
-        None never forgets. "follow" surrounds each tree with trees of all ages, mixed by what
-        they forecast of late; see Notes. It takes many times as long. Columns have no scales but
-        those that young trees find for themselves, and no units.
+        None never forgets. "follow" adds trees of all ages and mixes them by what they forecast
+        recently. It takes many times as long, and finds neither feature scales nor units on the
+        first rows. See :doc:`/jobs/manual/drift`.
     delay : int or str, default=1
         With ``drift="follow"``, how many rows get their labels together, or within what time; see
         :class:`dmondrian.AMFClassifier`.
     experts : {("mondrian",), ("mondrian", "boosted"), ("mondrian", "boosted", "scaled")}
-        What members of a forest with ``drift="follow"`` mix; ("mondrian",) by default. With
-        "boosted", one input more: sets of small trees, fitted by gradient boosting to rows kept of
-        those before; see Notes. They are fitted to squared errors: a label far from all others
-        spoils them, and the mixture with them, for as long as its row is kept, which may be
-        thousands of rows. With "scaled", one more; see :class:`dmondrian.AMFClassifier`.
+        What ``drift="follow"`` mixes; ("mondrian",) by default. As in
+        :class:`dmondrian.AMFClassifier`. Boosted sets are fitted to squared errors of labels, with
+        those far off clipped: learn the logarithm of a label with a long tail.
     monotonic_cst : array-like of int of shape (d,), dict of str to int, or None, default=None
         Columns with which the mean never falls, 1, or never rises, -1; see
         :class:`dmondrian.AMFClassifier`. Standard deviations are not bound.
@@ -89,57 +87,47 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
     Attributes
     ----------
     n_features_in_ : int
+        d.
     feature_names_in_ : array of shape (d,), only if the rows had names
     forest_ : Forest
+        The fitted forest.
     variance_factor_ : float
-        Factor in use, 0 to 100; 1 without ``calibrate``.
+        Factor of the variance in use, 0 to 100; 1 without ``calibrate``.
     feature_scales_, feature_units_, feature_importances_, n_waiting_, n_late_
     age_weights_
         As in :class:`dmondrian.AMFClassifier`.
 
     Notes
     -----
-    With ``drift="follow"`` ages, births, credits for feature scales, ``delay``, weights of rows and
-    memory are those of :class:`dmondrian.AMFClassifier`, with squared loss in place of log loss
-    (:mod:`dmondrian.drift.label_policies` has the whole). A member forecasts a mean of its trees'
-    means, by weights that are multiplied by exponentials of the slope of the loss, at three rates;
-    the forest is a mean of members by kind and of the trees that never forget. All losses are in
-    units of the errors made of late, so that the scale of the target does not matter; where errors
-    are as small as what rounding leaves of labels far from 0, it does, and weights then stay as
-    they are or move by rounding: take an offset off such a target. A forecast never lies outside of
-    those of trees and sets, and a label that is far off moves weights by a bounded step; but trees
-    that learned it, and the unit in which members are added up, 2^-72 of the standard deviation of
-    all labels, keep it. So does ``std``: the variance of cells that hold such a label is mixed
-    until their trees have no weight left or are replaced, 65,536 rows later at most, and of trees
-    that never forget for as long as these have weight. A label that is thousands of standard
-    deviations off makes ``std`` too large for thousands of rows: clip such labels before they are
-    learned.
+    The notes of :class:`dmondrian.AMFClassifier` on rows in order, settings, weights, labels that
+    come late, features and threads hold here.
 
-    With ``drift="follow"`` the standard deviation that ``predict(X, return_std=True)`` returns is
-    that of a label drawn from the same mixture of trees, prunings and the late labels of their
-    cells, times a factor: the mean of (y - forecast)^2 over the variance, of the last rows. So it
-    follows noise that grows or falls, and is right on average over late rows, not at each place.
-    ``calibrate`` is not needed. It has no quantiles. Such forests go to ONNX, C and SHAP values as
-    they mix their trees now, and are not merged; runs of them grow.
+    **Units of the label.** Shifting or scaling the target changes nothing: the learning rate is in
+    units of the labels seen. Exceptions are ``target_range`` and ``empty_cell="prior"``, which fix
+    its location, and ``drift="follow"`` where errors are as small as the rounding of labels far
+    from 0: subtract an offset from such a target.
 
-    Boosted sets are born, fitted to kept rows and mixed as those of
-    :class:`dmondrian.AMFClassifier`. The first has 100 rounds of one tree, later ones 15 to 400;
-    all have 20 rows in the smallest leaf, are fitted to squared errors, and answer the mean; the
-    variance is that of the tree that never forgets, which does not know what the set explains: the
-    factor of the forest's variance learns that, over all rows alike. Labels beyond the span of the
-    kept rows by more than that span are clipped there, the span taken without one row in 256 to
-    either side, and one at least: so one label far off takes nothing from what a set knows of the
-    others (:mod:`dmondrian.boosting.near_labels`). Where such labels are rare, true, and columns
-    predict them, forecasts of their rows are too small: learn a label without such a tail, such as
-    its logarithm. Rows beside one are still forecast by trees that hold it. Where more labels are
-    far off, errors are added up in units of 2^-30 of the farthest one's distance from the mean at
-    least: labels that lie closer together are then equal to a set. A set may answer beyond its
-    labels, by bounded steps. Forests that earlier versions stored go on with sets of labels as they
-    are.
+    **Regret.** "theory" decreases as soon as labels widen the range, which costs at most 8 B^2
+    more than M21, Lemma 1 allows. With a ``target_range`` the lemma holds as it is written.
+
+    **Standard deviations.** With ``drift="follow"`` they follow noise that grows or falls, and are
+    right on average over recent rows, not at each place. A label that is thousands of standard
+    deviations off makes them too large for thousands of rows: clip such labels before they are
+    learned. There are no quantiles.
+
+    **Labels far off.** A forecast of ``drift="follow"`` never lies outside of those of its trees
+    and boosted sets, and such a label moves weights by a bounded step. Boosted sets clip labels
+    beyond the span of the others by more than that span. Where such labels are rare, true, and
+    columns predict them, forecasts of their rows are too small. See :doc:`/jobs/manual/drift`.
+
+    **Refused with drift="follow"**, each with the reason: what the parameters above name,
+    ``use_aggregation=False``, ``predict_extension="expected"``, ``domain="cube"`` and
+    ``feature_scales="learned"``. Such forests go to ONNX, C and SHAP values as they mix their trees
+    now, and are not merged; runs of them grow.
 
     References
     ----------
-    Mourtada, Gaiffas, Scornet (2021), Equation 4 and Corollary 2.
+    M21: Mourtada, Gaiffas, Scornet (2021), Equation 4 and Corollary 2.
 
     Daniely, Gonen, Shalev-Shwartz (2015), "Strongly adaptive online learning", ICML, section 3
     (covering intervals). Kivinen, Warmuth (1997), "Exponentiated gradient versus gradient descent
