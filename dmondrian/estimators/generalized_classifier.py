@@ -45,19 +45,20 @@ def _has_probabilities(self: GeneralizedMondrianForestClassifier) -> bool:
 class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
     """Mondrian forest of the best constants under a binary cost.
 
-    With labels y = +-1 each cell predicts the z of least total cost phi(-y z) over its rows, the
-    forest the mean over trees; its sign is the class. Trees, lifetimes and domains are those of
+    Take it for two classes and a cost of your choice. With labels y = +-1 each cell predicts the z
+    of least total cost phi(-y z) over its rows, and the forest the mean over trees. The sign of the
+    mean is the class. Trees, lifetimes and domains are those of
     :class:`dmondrian.MondrianForestClassifier`.
 
     Parameters
     ----------
     n_estimators : int, default=10
-        Trees.
+        Number of trees.
     loss : str or ConvexLoss, default="logistic"
         "bernoulli", "square", "hinge", "smoothed_hinge", "modified_square", "logistic" or
-        "exponential", see :mod:`dmondrian.losses.convex` for formulas; or your own, a
-        :class:`dmondrian.ConvexLoss` of labels -1 and 1. It has probabilities where it is a proper
-        composite loss.
+        "exponential" (:mod:`dmondrian.losses.convex` has the formulas); or your own, a
+        :class:`dmondrian.ConvexLoss` of labels -1 and 1, with probabilities where it is a proper
+        composite loss. "hinge" has no probabilities.
     bound : float or None, default=None
         beta_n of Z24: ``|z| <= bound``. None lets it grow with the rows, max(1, ln(1 + n)).
     lifetime, penalty, validation_fraction, max_lifetime
@@ -80,7 +81,7 @@ class GeneralizedMondrianForestClassifier(OwnLoss, ForestClassifier):
 
     References
     ----------
-    Zhan, Wang, Xia, "Non-asymptotic Properties of Generalized Mondrian Forests in Statistical
+    Z24: Zhan, Wang, Xia, "Non-asymptotic Properties of Generalized Mondrian Forests in Statistical
     Learning", section 6.5.
 
     Examples

@@ -36,56 +36,50 @@ from dmondrian.tuning.auto_settings import LAST
 class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegressor):
     """Mondrian forest of the best constants under a convex loss: quantiles, counts, robust means.
 
-    Each cell predicts the constant of least total loss over its rows, the forest the mean over
+    Take it where the label is a count, the costs of errors are unequal, or quantiles are wanted.
+    Each cell predicts the constant of least total loss over its rows, and the forest the mean over
     trees (Z24, Equations 2 and 3). Trees, lifetimes and domains are those of
     :class:`dmondrian.MondrianForestRegressor`.
 
     Parameters
     ----------
     n_estimators : int, default=10
-        Trees.
+        Number of trees.
     loss : str or ConvexLoss, default="squared"
-        "squared"; "gaussian", "poisson" or "geometric": the likelihood of a GLM, z its natural
-        parameter (labels >= 0 for the latter two, the geometric counting failures); "huber";
-        "quantile"; or your own, a :class:`dmondrian.ConvexLoss`.
+        "squared", "huber" or "quantile"; "gaussian", "poisson" or "geometric", the likelihood of a
+        GLM with z its natural parameter; or your own, a :class:`dmondrian.ConvexLoss`. "poisson"
+        and "geometric" take labels >= 0, the latter counting failures.
     quantile : float or array-like of float, default=0.5
         Level or levels of the quantile loss, in (0, 1). Several never cross.
     delta : float, default=1.0
         Where Huber's loss becomes linear, in units of the label.
     bound : float or None, default=None
         beta_n of Z24: ``|z| <= bound``, and ``z <= -1 / bound`` for the geometric family. None
-        lets it grow with the rows for counts, beta_n = max(1, ln(1 + n)) to either side of the
-        constant of all rows, and is no limit for the others, whose z is within the labels' range.
+        lets it grow with the rows for counts: beta_n = max(1, ln(1 + n)) to either side of the
+        constant of all rows. For other losses None is no limit: z is within the labels' range.
     max_rows_per_leaf : int, default=64
-        Distinct labels that a cell keeps where the loss needs them (Huber, quantiles). Up to there
-        solutions are exact, beyond they are those of ranks with a certified error, about
-        0.8 / max_rows_per_leaf for rows in random order: see :mod:`dmondrian.stats.labels`. Every
-        node pays 24 bytes for each, so give a ``max_lifetime``, a fixed ``lifetime`` or
-        ``max_nodes`` to long streams.
+        Most distinct labels that a cell keeps, for Huber's and the quantile loss. Up to there
+        solutions are exact; beyond, they are those of ranks with a certified error, about
+        0.8 / max_rows_per_leaf for rows in random order (:mod:`dmondrian.stats.labels`). Every
+        node takes 24 bytes for each: give long streams a ``max_lifetime``, a fixed ``lifetime`` or
+        ``max_nodes``.
     lifetime : float, "grow", PowerLifetime, "penalized", "prequential", "validation" or None
-        Until when splits count, default "grow"; numbers, arrays, PowerLifetime and None as in
-        :class:`dmondrian.MondrianForestClassifier`. "penalized": each tree's own, of least
-        empirical risk + ``penalty`` x lifetime (Z24, Equation 8). "prequential": each tree's own,
-        of least loss of cells' forecasts made before each of their rows; learning takes longer.
-        "validation": one for all trees, of least loss of the forest on rows held out of ``fit``
-        (no ``partial_fit``; see :meth:`choose_lifetime`). ``lifetime_path_`` has the curves; of a
-        :class:`dmondrian.ConvexLoss` with a ``solution``, whose trees know no more than means of
-        labels, the risks of "penalized" are those above the risk of one cell. Where cells keep
-        labels, the risks are of the labels kept, too large in cells of far more rows than
-        ``max_rows_per_leaf``, which makes "penalized" lifetimes longer.
+        Until when splits count, default "grow". Numbers, arrays, "grow", PowerLifetime and None
+        are as in :class:`dmondrian.MondrianForestClassifier`. Others are chosen, see Notes:
+        "penalized" and "prequential" for each tree, as rows come; "validation" for all trees, on
+        rows held out of ``fit``.
     penalty : float or None, default=None
-        alpha_n of "penalized"; None for the one that comes nearest to charging each split twice
-        what it gains on noise, found from each tree (see
-        :mod:`dmondrian.ensemble.lifetime_selection`).
+        alpha_n of "penalized". None is found from each tree: what comes nearest to charging each
+        split twice what it gains on noise (:mod:`dmondrian.ensemble.lifetime_selection`).
     validation_fraction : float, default=0.1
         Share of the rows that "validation" holds out, every tenth or so; they are not learned.
     max_lifetime : float or None, default=None
-        Until when trees are split where the lifetime grows or is chosen, and the most it can be:
-        without it a tree has a leaf per distinct row.
+        Until when trees are split where the lifetime grows or is chosen, and the most it can be.
+        Without it a tree has a leaf for each distinct row.
     aggregation : {"mean", "aggregate"}, default="mean"
-        The prediction of the cell alone, as in Z24, or the exact mixture over all prunings, as in
-        :class:`dmondrian.AMFRegressor`: for losses that are exp-concave within a ``bound``, with a
-        fixed ``lifetime`` or None.
+        "mean" predicts from the cell alone, as in Z24. "aggregate" is the exact mixture over all
+        prunings, as in :class:`dmondrian.AMFRegressor`. It is for losses that are exp-concave
+        within a ``bound``, with a fixed ``lifetime`` or None.
     learning_rate : "theory" or float, default="theory"
         Of the mixture; "theory" is the largest at which the loss is exp-concave.
     empty_cell : {"parent", "prior"}, default="parent"
@@ -102,22 +96,39 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
     n_features_in_ : int
     feature_names_in_ : array of shape (d,), only if the rows had names
     forest_ : Forest
-    lifetime_, lifetimes_ : float, float64 array of shape (T,)
-        Lifetime that predictions use now, of each tree; the former is their median.
+    lifetime_ : float
+        Median of ``lifetimes_``.
+    lifetimes_ : float64 array of shape (T,)
+        Lifetime of each tree that predictions use now.
     lifetime_path_ : LifetimePath, only where a lifetime was chosen
         Lifetimes, risks, penalty and choice, for plotting.
-    interval_scores_, interval_coverage_ : float64 array, float; after :meth:`calibrate_intervals`
-        How far held-out labels are outside of intervals of this coverage, sorted.
+    interval_scores_ : float64 array, only after :meth:`calibrate_intervals`
+        How far held-out labels are outside of the intervals, sorted.
+    interval_coverage_ : float, only after :meth:`calibrate_intervals`
+        Coverage of these intervals.
     feature_scales_ : float32 array of shape (d,)
-        Factor of each column.
+        What each column is multiplied by.
     feature_units_ : float64 array of shape (d,)
         As in :class:`dmondrian.AMFClassifier`.
     feature_importances_ : float64 array of shape (d,)
         As in :class:`dmondrian.MondrianForestRegressor`, by squared error whatever the loss.
 
+    Notes
+    -----
+    **Chosen lifetimes.** "penalized" is each tree's own, of least empirical risk + ``penalty`` x
+    lifetime (Z24, Equation 8). "prequential" is each tree's own, of least loss of cells' forecasts
+    made before each of their rows; learning takes longer. "validation" is one for all trees, of
+    least loss of the forest on held-out rows; ``partial_fit`` refuses it (see
+    :meth:`choose_lifetime`). ``lifetime_path_`` has the curves.
+
+    **Risks of "penalized".** Of a :class:`dmondrian.ConvexLoss` with a ``solution`` trees know no
+    more than means of labels: risks are those above the risk of one cell. Where cells keep labels,
+    risks are of the labels kept. They are too large in cells of far more rows than
+    ``max_rows_per_leaf``, which makes lifetimes longer.
+
     References
     ----------
-    Zhan, Wang, Xia, "Non-asymptotic Properties of Generalized Mondrian Forests in Statistical
+    Z24: Zhan, Wang, Xia, "Non-asymptotic Properties of Generalized Mondrian Forests in Statistical
     Learning".
 
     Examples

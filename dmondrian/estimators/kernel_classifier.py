@@ -27,85 +27,71 @@ def _has_proba(classifier: Any) -> bool:
 class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
     """Linear classification with the Laplace kernel, by the cells of Mondrian partitions.
 
-    By default a score for each class is fitted by least squares to ones at its rows and zeros at
-    others, as in :class:`dmondrian.MondrianKernelRegressor`; probabilities are the scores, raised
-    to at least 0.001, over their sum. Logistic and hinge loss are those of scikit-learn's
+    Take it for smooth borders between classes. By default a score for each class is fitted by least
+    squares to ones at its rows and zeros at others, as in
+    :class:`dmondrian.MondrianKernelRegressor`. Probabilities are the scores, raised to at least
+    0.001, over their sum. Logistic and hinge loss are those of scikit-learn's
     ``LogisticRegression`` and ``LinearSVC`` on the same features.
 
     Parameters
     ----------
     n_estimators : int, default=50
-        T, partitions.
+        T, number of partitions.
     loss : {"squared", "log_loss", "hinge"}, default="squared"
-        What is minimised. "log_loss": of all classes together, with probabilities; "hinge": a
-        support vector machine, of one class against the others if there are more than two, without
-        probabilities. Both are fitted in ``fit`` alone, to all rows, up to a tolerance that is not
-        the last bit of every machine: ``partial_fit`` and runs on a cluster take "squared". They
-        take numbers as ``lifetime``, or "validation", by the loss of held-out rows on a grid, where
-        each fit goes on from the one before.
+        What is minimised. "log_loss" is of all classes together, with probabilities. "hinge" is a
+        support vector machine without probabilities, of one class against the others if there are
+        more than two. ``partial_fit`` and runs on a cluster take "squared" alone. See Notes.
     lifetime : float, array-like, "validation", "marginal_likelihood" or "average", default=1.0
-        Inverse width of the kernel, in units of one over those of the columns: the kernel is
-        ``exp(-lifetime |x - x'|_1)``. An array of one number per column, on the range: ``exp(-sum_j
-        lifetime_j |x_j - x'_j|)``. Or how it is chosen in ``fit``, from one sweep over all
-        lifetimes: by the squared error of held-out rows, then fitted with all rows; by the marginal
-        likelihood of all rows; or not at all: "average" predicts the mean under the posterior of
-        lifetimes (on the cube). The last two need exact fits and look up to ``max_columns``. After
-        "average", ``partial_fit`` is as if all rows had been fitted up to the longest lifetime of
-        the first fit; each call has a sweep of its own, so give many rows at a time.
+        Inverse width of the kernel ``exp(-lifetime |x - x'|_1)``, in units of one over those of
+        the columns. An array has one for each column, on the range:
+        ``exp(-sum_j lifetime_j |x_j - x'_j|)``. Text is how ``fit`` chooses it, see Notes.
     max_lifetime : float or None, default=None
-        Longest lifetime that is looked at; None: where trees have half as many cells as rows, or
+        Longest lifetime that is tried. None: where trees have half as many cells as rows, or
         ``max_columns`` are reached.
     lifetime_prior : {"log_uniform", "uniform"}, default="log_uniform"
-        What "average" believes beforehand, up to the longest lifetime; of the logarithm from a
-        tenth of the first cut on.
+        Prior of "average", up to the longest lifetime. "log_uniform" is uniform in the logarithm,
+        from a tenth of the first cut on.
     validation_fraction : float, default=0.2
         Share of the rows that "validation" holds out.
     fitting : {"joint", "independent"}, default="joint"
-        "joint" fits the values of all cells together, a kernel machine; "independent" those of each
-        tree for itself, a forest. The partitions are the same. A cell's own value shrinks to the
-        mean of all rows in ``fit``, whatever their order; in ``partial_fit``, and in runs on a
-        cluster, to the mean of the rows before the cell's first.
+        "joint" fits the values of all cells together, a kernel machine; "independent" fits those of
+        each tree for itself, a forest. The partitions are the same. See Notes.
     solver : {"auto", "sgd", "cholesky"}, default="auto"
         "cholesky": exact ridge regression on the cells; a row is a rank-one update, O(c^2) for c
         columns. "sgd": mini-batches, O(T) per row. "auto": exact up to ``max_columns``, then
         mini-batches that go on from there (``fit`` begins anew). A run on a cluster takes
         mini-batches.
     regularization : float, default=0.01
-        delta^2: what a squared weight costs, in units of a row's squared error; of a twice as large
-        unit of the other losses, so that it is 1 / C of scikit-learn.
+        delta^2: what a squared weight costs, in units of a row's squared error. With other losses
+        the unit is twice as large, so that it is 1 / C of scikit-learn.
     signal_std : float or None, default=None
-        s: standard deviation of the function, less its mean, before any row is learned; the labels'
-        noise then has s sqrt(regularization). None: not known, which the marginal likelihood and
-        the standard deviations take into account, so that the unit of labels changes nothing. 1.0
-        is B16's own form, with noise of variance ``regularization``. Predicted means do not depend
-        on it, but for "average".
+        s, the standard deviation of the function, less its mean, before any row is learned. The
+        noise of labels then has s sqrt(regularization). None: not known. The marginal likelihood
+        and standard deviations take that into account, so the unit of labels changes nothing. 1.0
+        is B16's own form, with noise of variance ``regularization``. Predicted means depend on it
+        for "average" alone.
     max_columns : int, default=1024
         Columns up to which "auto" is exact, and exact sweeps go.
     batch_size : int, default=256
-        Most rows of a mini-batch; the first ones are smaller, an eighth of the rows before them.
+        Most rows of a mini-batch. The first ones are smaller, an eighth of the rows before them.
     n_passes : int, default=10
-        How often mini-batches go through the rows of ``fit``; ``partial_fit`` and runs on a cluster
-        do once.
+        How often mini-batches go through the rows of ``fit``. ``partial_fit`` and runs on a
+        cluster go through them once.
     domain : {"range", "cube"}, default="range"
-        "range" partitions the range of the data, in any units; a row outside a cell's box is in it
-        with the probability that the process does not part them. "cube" partitions [0, 1]^d: the
-        partition does not depend on the rows.
+        "range" partitions the range of the data, in any units. A row outside a cell's box is in it
+        with the probability that the process does not separate them. "cube" partitions [0, 1]^d:
+        the partition does not depend on the rows.
     clip : bool, default=False
-        On the cube, move rows that lie outside to its surface; else they are refused.
-    missing_values : {"error", "encode"}, default="error"
-        "encode" takes rows with missing values (NaN): trees see each column, with 0 where it is
-        missing (the middle, .5, on the cube), and beside it whether it is, 0 or 1; so twice as many
-        features, whatever rows come. Scale the columns to ranges near 1, around 0.
-    categorical_features : "from_dtype", array-like of names or places, or None, default=None
-        Columns of frames that are categories: pandas' ``CategoricalDtype`` or polars' ``Enum``, all
-        of them or those named. Trees see a feature for each category of the type and one for all
-        others, 0 or 1 / K, as in a job; each frame that is learned has the same categories. Of
-        polars' ``Categorical``, whose type lists none, they are the values in the first rows.
+        On the cube, whether to move rows that lie outside to its surface; if False they are
+        refused.
     class_weight : dict of label to weight, "balanced" or None, default=None
         What weights of rows are multiplied by, for their label; 1 for labels that are not named.
-        "balanced" gives all classes the same weight, by the rows of ``fit``: n / (K n_k);
-        ``partial_fit`` and runs, which do not know these beforehand, refuse it.
+        "balanced" gives all classes the same weight by the rows of ``fit``, n / (K n_k);
+        ``partial_fit`` and runs refuse it, as they do not know these rows beforehand.
+    missing_values, categorical_features
+        As in :class:`dmondrian.AMFClassifier`.
     random_state : int, RandomState or None, default=None
+        Seed of all draws.
     n_jobs : int or None, default=None
         Threads over trees.
 
@@ -122,9 +108,27 @@ class MondrianKernelClassifier(ForestClassifier, MondrianKernel):
     lifetime_path_ : KernelPath, only where ``fit`` chose the lifetime
         Lifetimes, columns, errors of held-out rows, log likelihoods and posterior shares.
 
+    Notes
+    -----
+    **Chosen lifetimes** are found in ``fit``, by one sweep over all lifetimes. "validation" takes
+    the one of least squared error on held-out rows, and then fits all rows. "marginal_likelihood"
+    takes the one under which all rows are most likely. "average" takes none: it predicts the mean
+    under the posterior of lifetimes, on the cube. The last two need exact fits, and try lifetimes
+    up to ``max_columns``. After "average", ``partial_fit`` is as if all rows had been fitted up to
+    the longest lifetime of the first fit. Each call has a sweep of its own: give many rows at a
+    time.
+
+    **Shrinkage.** With ``fitting="independent"`` a cell's own value shrinks to the mean of all rows
+    in ``fit``, whatever their order. In ``partial_fit``, and in runs on a cluster, it shrinks to
+    the mean of the rows before the cell's first.
+
+    **Logistic and hinge loss** are fitted in ``fit`` alone, to all rows, up to a tolerance that is
+    not the last bit of every machine. They take numbers as ``lifetime``, or "validation": by the
+    loss of held-out rows on a grid, where each fit goes on from the one before.
+
     References
     ----------
-    Balog, Lakshminarayanan, Ghahramani, Roy, Teh (2016), "The Mondrian Kernel", UAI.
+    B16: Balog, Lakshminarayanan, Ghahramani, Roy, Teh (2016), "The Mondrian Kernel", UAI.
 
     Examples
     --------

@@ -18,37 +18,30 @@ from dmondrian.estimators.regressor import ForestRegressor
 class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
     """Ridge regression with the Laplace kernel, by the cells of Mondrian partitions.
 
-    The cells of T partitions are the features of :class:`dmondrian.MondrianFeatures`; their weights
-    are fitted together. A cell without rows predicts the mean label. Partitions of shorter
-    lifetimes are those of a longer one without its later cuts, so that one sweep finds the width of
-    the kernel.
+    Take it for smooth functions. The cells of T partitions are the features of
+    :class:`dmondrian.MondrianFeatures`, and their weights are fitted together. A cell without rows
+    predicts the mean label. Partitions of shorter lifetimes are those of a longer one without its
+    later cuts, so one sweep finds the width of the kernel.
 
     Parameters
     ----------
     n_estimators : int, default=50
-        T, partitions.
+        T, number of partitions.
     lifetime : float, array-like, "validation", "marginal_likelihood" or "average", default=1.0
-        Inverse width of the kernel, in units of one over those of the columns: the kernel is
-        ``exp(-lifetime |x - x'|_1)``. An array of one number per column, on the range: ``exp(-sum_j
-        lifetime_j |x_j - x'_j|)``. Or how it is chosen in ``fit``, from one sweep over all
-        lifetimes: by the squared error of held-out rows, then fitted with all rows; by the marginal
-        likelihood of all rows; or not at all: "average" predicts the mean under the posterior of
-        lifetimes (on the cube). The last two need exact fits and look up to ``max_columns``. After
-        "average", ``partial_fit`` is as if all rows had been fitted up to the longest lifetime of
-        the first fit; each call has a sweep of its own, so give many rows at a time.
+        Inverse width of the kernel ``exp(-lifetime |x - x'|_1)``, in units of one over those of
+        the columns. An array has one for each column, on the range:
+        ``exp(-sum_j lifetime_j |x_j - x'_j|)``. Text is how ``fit`` chooses it, see Notes.
     max_lifetime : float or None, default=None
-        Longest lifetime that is looked at; None: where trees have half as many cells as rows, or
+        Longest lifetime that is tried. None: where trees have half as many cells as rows, or
         ``max_columns`` are reached.
     lifetime_prior : {"log_uniform", "uniform"}, default="log_uniform"
-        What "average" believes beforehand, up to the longest lifetime; of the logarithm from a
-        tenth of the first cut on.
+        Prior of "average", up to the longest lifetime. "log_uniform" is uniform in the logarithm,
+        from a tenth of the first cut on.
     validation_fraction : float, default=0.2
         Share of the rows that "validation" holds out.
     fitting : {"joint", "independent"}, default="joint"
-        "joint" fits the values of all cells together, a kernel machine; "independent" those of each
-        tree for itself, a forest. The partitions are the same. A cell's own value shrinks to the
-        mean of all rows in ``fit``, whatever their order; in ``partial_fit``, and in runs on a
-        cluster, to the mean of the rows before the cell's first.
+        "joint" fits the values of all cells together, a kernel machine; "independent" fits those of
+        each tree for itself, a forest. The partitions are the same. See Notes.
     solver : {"auto", "sgd", "cholesky"}, default="auto"
         "cholesky": exact ridge regression on the cells; a row is a rank-one update, O(c^2) for c
         columns. "sgd": mini-batches, O(T) per row. "auto": exact up to ``max_columns``, then
@@ -57,34 +50,29 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
     regularization : float, default=0.01
         delta^2: what a squared weight costs, in units of a row's squared error.
     signal_std : float or None, default=None
-        s: standard deviation of the function, less its mean, before any row is learned; the labels'
-        noise then has s sqrt(regularization). None: not known, which the marginal likelihood and
-        the standard deviations take into account, so that the unit of labels changes nothing. 1.0
-        is B16's own form, with noise of variance ``regularization``. Predicted means do not depend
-        on it, but for "average".
+        s, the standard deviation of the function, less its mean, before any row is learned. The
+        noise of labels then has s sqrt(regularization). None: not known. The marginal likelihood
+        and standard deviations take that into account, so the unit of labels changes nothing. 1.0
+        is B16's own form, with noise of variance ``regularization``. Predicted means depend on it
+        for "average" alone.
     max_columns : int, default=1024
         Columns up to which "auto" is exact, and exact sweeps go.
     batch_size : int, default=256
-        Most rows of a mini-batch; the first ones are smaller, an eighth of the rows before them.
+        Most rows of a mini-batch. The first ones are smaller, an eighth of the rows before them.
     n_passes : int, default=10
-        How often mini-batches go through the rows of ``fit``; ``partial_fit`` and runs on a cluster
-        do once.
+        How often mini-batches go through the rows of ``fit``. ``partial_fit`` and runs on a
+        cluster go through them once.
     domain : {"range", "cube"}, default="range"
-        "range" partitions the range of the data, in any units; a row outside a cell's box is in it
-        with the probability that the process does not part them. "cube" partitions [0, 1]^d: the
-        partition does not depend on the rows.
+        "range" partitions the range of the data, in any units. A row outside a cell's box is in it
+        with the probability that the process does not separate them. "cube" partitions [0, 1]^d:
+        the partition does not depend on the rows.
     clip : bool, default=False
-        On the cube, move rows that lie outside to its surface; else they are refused.
-    missing_values : {"error", "encode"}, default="error"
-        "encode" takes rows with missing values (NaN): trees see each column, with 0 where it is
-        missing (the middle, .5, on the cube), and beside it whether it is, 0 or 1; so twice as many
-        features, whatever rows come. Scale the columns to ranges near 1, around 0.
-    categorical_features : "from_dtype", array-like of names or places, or None, default=None
-        Columns of frames that are categories: pandas' ``CategoricalDtype`` or polars' ``Enum``, all
-        of them or those named. Trees see a feature for each category of the type and one for all
-        others, 0 or 1 / K, as in a job; each frame that is learned has the same categories. Of
-        polars' ``Categorical``, whose type lists none, they are the values in the first rows.
+        On the cube, whether to move rows that lie outside to its surface; if False they are
+        refused.
+    missing_values, categorical_features
+        As in :class:`dmondrian.AMFClassifier`.
     random_state : int, RandomState or None, default=None
+        Seed of all draws.
     n_jobs : int or None, default=None
         Threads over trees.
 
@@ -99,9 +87,23 @@ class MondrianKernelRegressor(ForestRegressor, MondrianKernel):
     lifetime_path_ : KernelPath, only where ``fit`` chose the lifetime
         Lifetimes, columns, errors of held-out rows, log likelihoods and posterior shares.
 
+    Notes
+    -----
+    **Chosen lifetimes** are found in ``fit``, by one sweep over all lifetimes. "validation" takes
+    the one of least squared error on held-out rows, and then fits all rows. "marginal_likelihood"
+    takes the one under which all rows are most likely. "average" takes none: it predicts the mean
+    under the posterior of lifetimes, on the cube. The last two need exact fits, and try lifetimes
+    up to ``max_columns``. After "average", ``partial_fit`` is as if all rows had been fitted up to
+    the longest lifetime of the first fit. Each call has a sweep of its own: give many rows at a
+    time.
+
+    **Shrinkage.** With ``fitting="independent"`` a cell's own value shrinks to the mean of all rows
+    in ``fit``, whatever their order. In ``partial_fit``, and in runs on a cluster, it shrinks to
+    the mean of the rows before the cell's first.
+
     References
     ----------
-    Balog, Lakshminarayanan, Ghahramani, Roy, Teh (2016), "The Mondrian Kernel", UAI.
+    B16: Balog, Lakshminarayanan, Ghahramani, Roy, Teh (2016), "The Mondrian Kernel", UAI.
 
     Examples
     --------

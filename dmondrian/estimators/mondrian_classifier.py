@@ -24,51 +24,48 @@ from dmondrian.tuning.auto_settings import LAST
 class MondrianForestClassifier(ForestClassifier, MondrianForest):
     """Mondrian forest classifier with a fixed, growing or infinite lifetime.
 
-    A tree's splits do not depend on the labels; the lifetime alone determines the size of its
-    cells. A fixed one is inconsistent: the cells stay as large as they are for any number of rows
-    (M17, Proposition 1; ``benchmarks/figures.py`` shows it). A growing one reaches the
-    minimax rate for Lipschitz probabilities (M17, Theorem 2).
+    Take it for the trees of the papers, where the lifetime alone determines the size of cells:
+    splits do not depend on the labels. A growing lifetime reaches the minimax rate for Lipschitz
+    probabilities (M17, Theorem 2). A fixed one is inconsistent: cells stay as large as they are
+    for any number of rows (M17, Proposition 1; ``benchmarks/figures.py`` shows it).
 
     Parameters
     ----------
     n_estimators : int, default=10
-        Trees.
+        Number of trees.
     lifetime : float, array-like of shape (d,), "grow", PowerLifetime or None, default="grow"
         Until when splits count, in units of one over those of the columns: scale these to
-        [0, 1]. A float is fixed, and trees are not split further; ``PowerLifetime(c, p)``
-        is c n^p after rows of weight n (in a job file the table ``{ c = 1.0, p = 0.25 }``),
-        ``"grow"`` means c = 1 and p = 1 / (d + 2). None is no end: every distinct row has its
-        own cell. An array has a fixed one for each column, on the range: the process that splits
-        column j at the rate lifetime[j], which is that of lifetime 1 on the columns multiplied by
-        these numbers. ``lifetime_`` is 1 then, and predictions at another lifetime are asked for
-        by its share of the array.
+        [0, 1]. A float is fixed, and trees are not split further. ``PowerLifetime(c, p)`` is
+        c n^p after rows of weight n (in a job file the table ``{ c = 1.0, p = 0.25 }``), and
+        "grow" is c = 1 and p = 1 / (d + 2). None is no end: every distinct row has its own cell.
+        An array has a fixed lifetime for each column, see Notes.
     aggregation : {"mean", "vote", "hierarchy"}, default="mean"
-        How trees are combined: "mean" of the class proportions of the cells, "vote" of
-        the cells' majorities (M17, Algorithm 4), or "hierarchy", the mean of proportions
-        smoothed along each tree by interpolated Kneser-Ney (L14).
+        How trees are combined. "mean": of the class proportions of the cells. "vote": of the
+        cells' majorities (M17, Algorithm 4). "hierarchy": the mean of proportions smoothed along
+        each tree by interpolated Kneser-Ney (L14).
     discount : float or None, default=None
         Rate of the hierarchy's discounts, per unit of lifetime; None means 10 d (L14).
     split_pure : bool, default=True
-        Split leaves whose rows all carry one label. L14 pauses there (False), which keeps
-        trees small; as the paused rows are not kept, the tree is then no exact Mondrian tree
-        of the data any more, and shorter lifetimes are answered less exactly.
+        Whether to split leaves whose rows all carry one label. False pauses there, as in L14,
+        and keeps trees small. Paused rows are not kept: the tree is then no exact Mondrian tree of
+        the data, and predictions at shorter lifetimes are less exact. Of the range only.
     predict_extension : {"auto", "leaf", "expected"}, default="auto"
-        "leaf" predicts from the cell of the tree as it is; "expected" from the expectation
-        over the extensions of the tree by x, in which x may branch off into a cell of its
-        own. "auto" is "expected" for the hierarchy, as in L14, else "leaf".
+        "leaf" predicts from the cell of the tree as it is. "expected" predicts the expectation
+        over the extensions of the tree by x, in which x may branch off into a cell of its own.
+        "auto" is "expected" for the hierarchy, as in L14, else "leaf". Of the range only.
     empty_cell : {"parent", "prior"}, default="parent"
-        Prediction of a cell without rows: that of its parent, or 1/K (the vote then goes to
-        the first class, as in M17).
+        Prediction of a cell without rows: that of its parent, or 1/K (the vote then goes to the
+        first class, as in M17).
     domain : {"range", "cube"}, default="range"
-        "range" splits the range of the data (L14); "cube" the whole of [0, 1]^d (M17), whose
-        partition does not depend on the rows: it needs columns in [0, 1], and more nodes:
-        twice as many for rows spread over the cube, more where rows lie close together.
-        ``split_pure`` and ``predict_extension`` are of the range only.
+        "range" splits the range of the data (L14). "cube" splits the whole of [0, 1]^d (M17): its
+        partition does not depend on the rows. It needs columns in [0, 1], and more nodes: twice as
+        many for rows spread over the cube, more where rows lie close together.
     clip : bool, default=False
-        On the cube, move rows that lie outside to its surface (``n_clipped_`` counts them);
-        else they are refused.
+        On the cube, whether to move rows that lie outside to its surface (``n_clipped_`` counts
+        them); if False they are refused.
     max_nodes : int or None, default=None
-        Cap on the nodes of a tree; when reached, boxes and statistics go on learning.
+        Most nodes of a tree. A tree that has reached it is split no more; its boxes and statistics
+        go on learning.
     feature_scales, feature_units, warmup_rows, missing_values, class_weight, random_state, n_jobs
         As in :class:`dmondrian.AMFClassifier`, but no scales by default; they are chosen by
         the Brier score.
@@ -96,10 +93,17 @@ class MondrianForestClassifier(ForestClassifier, MondrianForest):
     calibration_exponent_, calibration_weight_ : float
         As in :class:`dmondrian.AMFClassifier`.
 
+    Notes
+    -----
+    With an array as ``lifetime`` the process splits column j at the rate lifetime[j]. That is the
+    process of lifetime 1 on columns multiplied by these numbers; an array is for the range.
+    ``lifetime_`` is 1 then, and predictions at another lifetime are asked for by its share of the
+    array.
+
     References
     ----------
-    Lakshminarayanan, Roy, Teh (2014), "Mondrian Forests: Efficient Online Random Forests",
-    NIPS 27. Mourtada, Gaiffas, Scornet (2017), "Universal consistency and minimax rates for
+    L14: Lakshminarayanan, Roy, Teh (2014), "Mondrian Forests: Efficient Online Random Forests",
+    NIPS 27. M17: Mourtada, Gaiffas, Scornet (2017), "Universal consistency and minimax rates for
     online Mondrian Forests", NIPS 30.
 
     Examples

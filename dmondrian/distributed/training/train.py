@@ -129,26 +129,14 @@ def train(
     The same call resumes a run that was stopped or killed. In a script, call it under
     ``if __name__ == "__main__":`` unless you pass a client.
 
-    Automatic settings (``alpha="auto"``, ``feature_scales="learned"``) are chosen in this process
-    from the first ``warmup_rows`` rows and fixed for the run. A run with no more rows than these
-    chooses from its first 256, 512, 1024, ... rows, as many as it has more than, or from none.
-    To that extent the metrics of these rows depend on their labels.
-
     Parameters
     ----------
     estimator : estimator of this package
         Parameters only; it is not changed.
     data : str, path, sequence of them, Dask DataFrame or Dask Array, or a source of batches
-        Parquet files, folders, globs or URLs. Dask collections are first written as Parquet, a
-        file per partition, into the run folder; with other rows in the first or last partition than
-        were written, the run is refused. Frames and arrays in memory are refused: a run
-        reads its rows again when it resumes, and on other machines. A source of batches is an
-        iterable of Arrow record batches or tables, or of (partition, offset, batch), or a callable
-        that returns one which begins at a :class:`Position`: see :class:`BatchFiles`. Its rows are
-        written to files in the run's folder before they are learned, each once, also over restarts,
-        and the files are deleted when two checkpoints have their rows; the first 1,048,576 rows,
-        or those before a callable first gives None, determine the encoding. None, where there is
-        nothing now, ends the call where a callable gives it; an iterable is learned to its end.
+        Parquet files, folders, globs or URLs; or a Dask collection; or Arrow batches, see Notes.
+        Frames and arrays in memory are refused: a run reads its rows again when it resumes, and on
+        other machines.
     target : str; for a Dask Array a one-dimensional Dask or NumPy array
         What to learn; None for a density, which learns all columns.
     run : str, path or None
@@ -161,36 +149,27 @@ def train(
     first_tree : int
         Number of the first tree. Runs of one seed with other trees can be merged.
     checkpoint_every : str, int or None
-        "auto", "100000 rows" (exactly at multiples of them, or, where cells are fitted jointly or
-        rows are forecast in slices, at the end of the mini-batch, slice or row group, up to 4,096
-        rows later), "5 min", a number of rows, or None for the end only; changes neither the forest
-        nor a metric. "auto" saves after half a minute, then as seldom as keeps the last save below
-        3 % of the time to the next; a forest that still grows pays more than that.
+        "auto", "100000 rows", "5 min", a number of rows, or None for the end only. It changes
+        neither the forest nor a metric. "auto" saves after half a minute, then as seldom as keeps
+        the last save below 3 % of the time to the next; a forest that still grows pays more than
+        that. See Notes for where rows are counted.
     progressive : bool
-        Forecast each row just before it is learned, for metrics and a learning curve; costs a
-        prediction per row, but with ``drift="follow"``, which forecasts all rows in any case.
-        Regressors with ``aggregation="hierarchy"`` forecast in slices, and trees that choose their
-        lifetime do so between slices, of up to 4,096 rows, which end at fixed positions of the
-        stream and where row groups do; the Mondrian kernel forecasts mini-batches.
+        Whether to forecast each row just before it is learned, for metrics and a learning curve.
+        It costs a prediction per row, but nothing with ``drift="follow"``, which forecasts all rows
+        in any case.
     row_parts : int or None
-        Parts into which the rows that the run begins with are cut, at fixed rows: all trees learn
-        each part by itself, at once, and are merged at the end, for more workers than trees. Of
-        Mondrian forests with ``domain="cube"``, without ``max_nodes``, a calibration or a lifetime
-        chosen by prequential loss: their merged trees count what those count that learned all
-        rows, byte for byte where weights are whole numbers; sums of labels are so up to the order
-        of additions, and ranks of labels as long as cells forget none; the same number of parts
-        gives the same bytes. There are no progressive metrics, and one checkpoint, at the end:
-        earlier states of the parts are kept below ``row_parts/`` until then, to go on from. Rows
-        of files that come later are learned as in any run. It pays where merging is cheap: with a
-        lifetime, and far more rows than nodes.
+        Parts into which the rows that the run begins with are cut, at fixed rows, for more workers
+        than trees. All trees learn each part by itself, at once, and are merged at the end. It is
+        for Mondrian forests with ``domain="cube"``, and pays where merging is cheap: with a
+        lifetime, and far more rows than nodes. See Notes.
     keep : int or None
         How many of the newest checkpoints are kept, at least 2; None for all. The best one by
         held-out data stays too. A run that trees were added to keeps all.
     window : int or None
-        Steps that the fastest shard may be ahead of the slowest; by default 4, and up to 16 while
+        Steps that the fastest shard may be ahead of the slowest. By default 4, and up to 16 while
         they take a short time and their forecasts little memory.
     progress : callable, bool or None
-        Called with :class:`Progress` about once a second; True shows a bar in a notebook, and
+        Called with :class:`Progress` about once a second. True shows a bar in a notebook, and
         elsewhere writes lines to stderr.
     n_workers, threads : int or None
         Size of the local cluster.
@@ -199,36 +178,28 @@ def train(
         created and a row is learned; its exceptions end the call. The plan's `notes`, such as
         columns that are left out and why, go to the logger "dmondrian" before, at level INFO.
     validation : str, path or sequence of them, or None
-        Held-out Parquet of the same columns, on which each checkpoint is evaluated while training
-        goes on; see `TrainedRun.held_out`. ``RUN@best`` is then the checkpoint of the least
-        held-out loss: "log_loss" of classes, "pinball" of quantiles, else "rmse"; of a density the
-        one of the largest "log_likelihood". It changes no forest. Workers hold a second copy of
-        the trees meanwhile.
+        Held-out Parquet of the same columns. Each checkpoint is evaluated on it while training
+        goes on; see `TrainedRun.held_out`. It changes no forest. Workers hold a second copy of the
+        trees meanwhile. ``RUN@best`` is then the best checkpoint, see Notes.
     alerts : mapping or None
-        "when", conditions such as ``"log_loss_window > 0.5"``, one or a list of them; and, if
-        wanted, "command", a list of a program and its arguments, and "url": these get an alert as
-        JSON, on standard input or by POST, once each time that a condition begins to hold, within
-        "timeout" seconds (10). A failure of theirs is a warning. Conditions are looked at each time
-        1,024 rows were learned, at the end of the step, and each second; see ``[alerts]`` in
-        ``jobs/manual/watching.md`` for their names.
+        "when" has conditions such as ``"log_loss_window > 0.5"``, one or a list. Optional are
+        "command", a list of a program and its arguments, "url", and "timeout" in seconds (10).
+        Command and URL get an alert as JSON each time that a condition begins to hold; see Notes.
     on_event : callable or None
         Called with each :class:`Event`, in the thread that trains: windows of rows, checkpoints,
         held-out metrics, alerts, losses of workers. What it raises ends the call; the last
         checkpoint is kept. For the state once a second see `progress`.
     metrics_port : int or None
-        Serve metrics for Prometheus at this port while the call lasts, 0 for any free one, which
-        is logged. Needs the extra ``prometheus``.
+        Port at which metrics are served for Prometheus while the call lasts; 0 is any free one,
+        which is logged. Needs the extra ``prometheus``.
     metrics_host : str
         Address to serve them at; by default for this machine alone.
     lags : mapping or None
-        Earlier values of a keyed series as columns: "columns", one or a list of them; and, if
-        wanted, "lags", how many rows of the key to go back, one or several (1), "key", the column
-        that names the series of a row, "differences" of numbers from each lag (True; none of the
-        target), and "n_rows", the age in rows at which a value is forgotten (1,000,000): see
-        :class:`dmondrian.data.KeyedLags`. This process reads the data once, in their order, and
-        writes the rows with these columns to ``_lags/`` in the run's folder, which are learned;
-        each row is written once, also over restarts, and files of the data whose rows are written
-        may go. Scoring adds the columns to its rows.
+        Earlier values of a keyed series as columns (:class:`dmondrian.data.KeyedLags`). "columns"
+        has one or a list of them. Optional are "lags", how many rows of the key to go back, one or
+        several (1); "key", the column that names the series of a row; "differences" of numbers
+        from each lag (True; none of the target); and "n_rows", the age in rows at which a value is
+        forgotten (1,000,000). See Notes.
     root : str, path or None
         Folder or URL that relative paths of the data are below: where the data move, it alone
         changes, and the run goes on.
@@ -253,6 +224,52 @@ def train(
         A store refused or failed, again and again: its disk may be full.
     KeyboardInterrupt
         After Ctrl-C: the first stops at a checkpoint, the second at once.
+
+    Notes
+    -----
+    **Automatic settings** (``alpha="auto"``, ``feature_scales="learned"``) are chosen in this
+    process from the first ``warmup_rows`` rows and fixed for the run. A run with no more rows than
+    these chooses from its first 256, 512, 1024, ... rows, as many as it has more than, or from
+    none. To that extent the metrics of these rows depend on their labels.
+
+    **Dask collections** are first written as Parquet, a file per partition, into the run folder. If
+    the first or last partition has other rows than were written, the run is refused.
+
+    **A source of batches** is an iterable of Arrow record batches or tables, or of (partition,
+    offset, batch); or a callable that returns one which begins at a :class:`Position`. See
+    :class:`BatchFiles`. Rows are written to files in the run's folder before they are learned,
+    each once, also over restarts. The files are deleted when two checkpoints have their rows. The
+    first 1,048,576 rows, or those before a callable first gives None, determine the encoding. None
+    is for nothing there now, and ends the call where a callable gives it; an iterable is learned to
+    its end.
+
+    **Checkpoints by rows** are exactly at multiples of them. Where cells are fitted jointly, or
+    rows are forecast in slices, they are at the end of the mini-batch, slice or row group, up to
+    4,096 rows later.
+
+    **Slices.** Regressors with ``aggregation="hierarchy"`` forecast in slices of up to 4,096 rows,
+    which end at fixed positions of the stream and where row groups do. Trees that choose their
+    lifetime do so between slices. The Mondrian kernel forecasts mini-batches.
+
+    **Row parts** are for forests without ``max_nodes``, a calibration or a lifetime chosen by
+    prequential loss. Merged trees count what trees that learned all rows count, byte for byte where
+    weights are whole numbers. Sums of labels are so up to the order of additions, and ranks of
+    labels as long as cells forget none. The same number of parts gives the same bytes. There are no
+    progressive metrics, and one checkpoint, at the end: earlier states of the parts are kept below
+    ``row_parts/`` until then, to go on from. Rows of files that come later are learned as in any
+    run.
+
+    **The best checkpoint** is the one of the least held-out loss: "log_loss" of classes, "pinball"
+    of quantiles, else "rmse"; of a density the one of the largest "log_likelihood".
+
+    **Alerts** are checked each time 1,024 rows were learned, at the end of the step, and each
+    second. A command gets them on standard input, a URL by POST. A command or URL that fails is a
+    warning. ``jobs/manual/watching.md``, ``[alerts]``, has the names of conditions.
+
+    **Lags.** This process reads the data once, in their order, and writes the rows with these
+    columns to ``_lags/`` in the run's folder, which are learned. Each row is written once, also
+    over restarts, and files of the data whose rows are written may go. Scoring adds the columns to
+    its rows.
     """
     options = attempt_options(checkpoint_every, window, progress, keep)
     is_source = gives_batches(data)
