@@ -57,10 +57,10 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         law does not depend on the order of the rows.
     predict_extension : {"leaf", "expected"}, default="leaf"
         "leaf" predicts from the leaf that x falls in. "expected" predicts from the tree extended
-        by x: on the range the exact expectation over its random extensions (M21, Algorithm 6), on
-        the cube the one cell that x would be given (Algorithm 3). M21's regret bounds need
-        "expected", and it knows when x is far from all data. It takes more time, and such forests
-        cannot be exported as tree ensembles.
+        by x: the exact expectation over its random extensions (M21, Algorithm 6). On the cube that
+        is the one cell that x would be given (Algorithm 3). M21's regret bounds need "expected",
+        and it knows when x is far from all data. It takes more time, and such forests cannot be
+        exported as tree ensembles.
     domain : {"range", "cube"}, default="range"
         "range" splits the range of the data. "cube" is M21's theory: a Mondrian process on
         [0, 1]^d whose cells are split until their rows are equal, pure or not. It needs columns in
@@ -95,17 +95,17 @@ class AMFClassifier(StreamFollowing, ForestClassifier):
         None never forgets. "follow" adds trees of all ages and mixes them by what they forecast
         recently. It takes much longer. See :doc:`/jobs/manual/drift`.
     delay : int or str, default=1
-        With ``drift="follow"``, how many rows get their labels together, 1 to 32768: 1 where each
-        label is known before the next row is predicted; for a file that is predicted before its
-        labels are known its number of rows, 256 at most. As text a length of time ("7 days",
-        "12 h", "90 s"), or for times that are numbers a number; ``fit`` and ``partial_fit`` then
-        take ``times``. :doc:`/jobs/manual/streams` has a table of delays.
+        With ``drift="follow"``, how many rows get their labels together, 1 to 32768. Choose 1 where
+        each label is known before the next row is predicted. For a file that is predicted before
+        its labels are known, choose its number of rows, 256 at most. As text it is a length of
+        time, "7 days", "12 h" or "90 s", or a number where times are numbers; ``fit`` and
+        ``partial_fit`` then take ``times``. :doc:`/jobs/manual/streams` has a table.
     experts : {("mondrian",), ("mondrian", "boosted"), ("mondrian", "boosted", "scaled")}
-        What ``drift="follow"`` mixes; ("mondrian",) by default. "boosted" adds sets of small trees
-        fitted by gradient boosting to kept rows; choose it where few of many columns matter, or
-        columns act together. "scaled" adds eight trees a member whose feature scales are searched
-        on these rows; choose it where columns differ in how finely they have to be split. Beyond
-        200 features there are no scaled trees. Both take more time and memory.
+        What ``drift="follow"`` mixes; ("mondrian",) by default. "boosted" adds small trees fitted
+        by gradient boosting to kept rows: where few of many columns matter, or columns act
+        together. "scaled" adds eight trees a member with feature scales searched on these rows, up
+        to 200 features: where columns differ in how finely they have to be split. Both take more
+        time and memory.
     monotonic_cst : array-like of int of shape (d,), dict of str to int, or None, default=None
         With "boosted" among the ``experts``: 1 for columns with which no forecast falls, -1 for
         those with which none rises, 0 for others, all else equal. A dict has names of columns, in
