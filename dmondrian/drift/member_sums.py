@@ -51,7 +51,8 @@ class MemberSums:
         spread : bool
             Also sum squares of the members' forecasts.
         distance : bool
-            Also sum the extensions to the leaves' boxes of the trees that never forget.
+            Also sum the extensions to the leaves' boxes of the trees that never forget, in the
+            columns that these see.
         onto : Sums, optional
             Sums over members with lower numbers, to go on from.
         labels : bool
@@ -70,8 +71,9 @@ class MemberSums:
         if distance:
             none = Sums(np.zeros(shape), None, onto and onto.distance, 0)
             far = members.predictor.predict_sums(
-                X, n_threads, distance=True, onto=None if is_new else none
-            ).distance
+                members.for_trees(members.prepare(X)), n_threads, distance=True,
+                onto=None if is_new else none,
+            ).distance  # fmt: skip
         shares = (
             found.shares if onto is None else sum_shares([dict(onto.shares or {}), found.shares])
         )

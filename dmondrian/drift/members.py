@@ -500,7 +500,7 @@ class Members(Forest):
         self, X: PreparedRows, y: np.ndarray, w: np.ndarray, born: _Born | None, n_threads: int
     ) -> Any:
         """Forecast and learn row after row."""
-        given, X = X.values, self._for_trees(X)
+        given, X = X.values, self.for_trees(X)
         permanent, unit = forecast_and_learn(self, self.label_policies, X, y, w, n_threads)
         of_members = np.empty(permanent.shape)
         boosted = None if self.boosted is None else self.boosted.answer(given)
@@ -522,7 +522,7 @@ class Members(Forest):
         self._keep_rows(given, y, w, born)
         return answer
 
-    def _for_trees(self, X: PreparedRows) -> PreparedRows:
+    def for_trees(self, X: PreparedRows) -> PreparedRows:
         """Return rows as all trees see them but those of boosted sets.
 
         What these forecast of a row does not depend on columns with which forecasts are to rise or
@@ -632,7 +632,7 @@ class Members(Forest):
 
     def _learn_trees(self, X: PreparedRows, y: np.ndarray, w: np.ndarray, n_threads: int) -> None:
         """Let trees learn rows, and no mixture."""
-        X = self._for_trees(X)
+        X = self.for_trees(X)
         Ensemble.update(self, X, y, w, n_threads)
 
         def learn(i: int) -> None:
@@ -681,7 +681,7 @@ class Members(Forest):
         permanent, of_members = np.full(shape, self.label_policies.unknown), np.empty(shape)
         unit = np.zeros((len(X), 2)) if self.label_policies.is_regression else None
         boosted = None if self.boosted is None else self.boosted.answer(X.values)
-        X = self._for_trees(X)
+        X = self.for_trees(X)
         if self.position:
             permanent[:] = forecast(self, self.label_policies, X)
             if unit is not None:

@@ -13,6 +13,7 @@ from sklearn.base import clone
 import dmondrian
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.drift.drift_forest import forest_from_state
+from dmondrian.drift.member_sums import MemberSums
 from dmondrian.errors import CorruptError, ParameterError
 
 ALL = ("mondrian", "boosted", "scaled")
@@ -83,6 +84,23 @@ def test_no_tree_but_those_of_boosted_sets_splits_a_monotone_column() -> None:
     assert split == {0, 3}
     of_sets = model.forest_.boosted_set.trees
     assert set(of_sets.columns[np.arange(14) < of_sets.n_splits[:, None]]) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_distances_are_in_the_columns_that_trees_see(kind: str) -> None:
+    X = labels(kind)[0].copy()
+    sums = MemberSums(fitted(kind, monotonic_cst=[0, 1, -1, 0]).forest_)
+
+    def distance() -> np.ndarray:
+        found = sums.predict_sums(X, distance=True).distance
+        assert found is not None
+        return found
+
+    assert not distance().any()  # rows that were learned lie in the boxes of their leaves
+    X[:, 1] += 9.0
+    assert not distance().any()
+    X[:, 0] += 9.0
+    assert (distance() > 8.0).all()
 
 
 def test_constraints_of_0_change_nothing() -> None:
