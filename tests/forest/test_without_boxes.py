@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,7 @@ from dmondrian.checkpoint import load_trees
 from dmondrian.checkpoint.codec import decode_blob, encode_forest
 from dmondrian.checkpoint.model import look_at_model
 from dmondrian.checkpoint.stored_trees import peek_blobs
+from dmondrian.distributed.scoring.memory_plan import memory_of
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.forest import forest as of_forests
 from dmondrian.forest.forest import Forest
@@ -86,6 +89,32 @@ def test_predictions_are_those_of_the_whole_forest(
     with pytest.raises(ParameterError, match=r"without their boxes.*load the forest anew"):
         boxless.update(asked(3), np.zeros(3))
     assert boxless.predict_sums(asked(5)).total.tobytes() == before.tobytes()
+
+
+MOST_OF_ARROW = """
+import sys
+import pyarrow
+from dmondrian.checkpoint import load_trees
+from dmondrian.checkpoint.model import look_at_model
+load_trees(look_at_model(sys.argv[1])[0], with_boxes=False)
+print(pyarrow.default_memory_pool().max_memory())
+"""
+
+
+@pytest.mark.parametrize("n_estimators", [1, 4])
+def test_columns_that_are_decoded_are_planned_for(n_estimators: int, tmp_path: Path) -> None:
+    X = np.random.default_rng(0).random((6000, 60)).astype(np.float32)
+    estimator = AMFClassifier(n_estimators, random_state=0).fit(X, np.arange(6000) % 2)
+    estimator.save(tmp_path / "model")
+    (blob,), _, _ = look_at_model(tmp_path / "model")
+    (contents,) = peek_blobs([blob])
+    planned = memory_of(blob, contents.boxless_sizes, contents.sizes, is_in_turn=True)
+    found = subprocess.run(
+        [sys.executable, "-c", MOST_OF_ARROW, tmp_path / "model"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert planned.loading >= blob.n_bytes + int(found.stdout) + max(contents.boxless_sizes)
+    assert planned.held < 2 * sum(contents.boxless_sizes)
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -98,20 +98,24 @@ def parse_limit(limit: str | int | None) -> int | None:
     return int(n_bytes)
 
 
-def memory_of(blob: Blob, sizes: Sequence[int], is_in_turn: bool) -> BlobMemory:
+def memory_of(
+    blob: Blob, sizes: Sequence[int], stored_sizes: Sequence[int], is_in_turn: bool
+) -> BlobMemory:
     """Return the memory needs of a blob, from the bytes of its trees' nodes.
+
+    ``stored_sizes`` count boxes that are left out as well: Arrow decodes all columns of a tree.
 
     Loading needs its bytes, its decoded columns, the trees and the memory to check one tree, at
     most the size of the tree. Columns are of one tree, and of the one before, ``is_in_turn``; of a
     difference those of all trees, at most half of the nodes decoded twice. Flat predictors of the
     trees take less than half their bytes again.
     """
-    held, largest = 3 * sum(sizes) // 2 + TREE_BYTES * len(sizes), max(sizes, default=0)
+    held, decoded = 3 * sum(sizes) // 2 + TREE_BYTES * len(sizes), sum(stored_sizes)
     if blob.base is not None:
-        decoded = sum(sizes) + sum(sizes) // 2
-    else:
-        decoded = min(2 * largest, sum(sizes)) if is_in_turn else sum(sizes)
-    return BlobMemory(blob, held, blob.all_bytes + decoded + largest)
+        decoded += decoded // 2
+    elif is_in_turn:
+        decoded = min(2 * max(stored_sizes, default=0), decoded)
+    return BlobMemory(blob, held, blob.all_bytes + decoded + max(sizes, default=0))
 
 
 def row_needs(

@@ -103,9 +103,11 @@ def open_model(url: str, measures_distance: bool = True) -> Model:
         )
     parameters = ForestParameters.from_json(first)
     with_boxes = measures_distance or not parameters.predicts_without_boxes
-    sizes = [one.sizes if with_boxes else one.boxless_sizes for one in contents]
     in_turn = not parameters.follows_stream
-    trees = tuple(memory_of(blob, its, in_turn) for blob, its in zip(blobs, sizes, strict=True))
+    trees = tuple(
+        memory_of(blob, one.sizes if with_boxes else one.boxless_sizes, one.sizes, in_turn)
+        for blob, one in zip(blobs, contents, strict=True)
+    )
     content = {
         "schema": about["schema"],
         "position": manifest.position,
