@@ -186,10 +186,20 @@ def candidates_table(records: list[dict[str, Any]]) -> str:
 
 def written(settings: Mapping[str, Any]) -> str:
     """Return settings as a job file has them, on one line, by name."""
+    return ", ".join(_pair(name, settings[name]) for name in sorted(settings))
+
+
+def _pair(name: str, value: Any) -> str:
+    """Return a key and its value as TOML, on one line, where tomli_w breaks tables and lists."""
     import tomli_w
 
-    shown = {name: "none" if value is None else value for name, value in settings.items()}
-    return ", ".join(tomli_w.dumps({name: shown[name]}).strip() for name in sorted(shown))
+    if not isinstance(value, (Mapping, list, tuple)):
+        return tomli_w.dumps({name: "none" if value is None else value}).strip()
+    if isinstance(value, Mapping):
+        inner = f"{{{', '.join(_pair(str(key), own) for key, own in value.items())}}}"
+    else:
+        inner = f"[{', '.join(_pair('_', own).removeprefix('_ = ') for own in value)}]"
+    return f"{tomli_w.dumps({name: 0}).strip().removesuffix('0')}{inner}"
 
 
 def _finite(value: Any) -> Any:

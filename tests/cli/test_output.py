@@ -12,17 +12,18 @@ import struct
 import subprocess
 import sys
 import termios
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import pytest
 
 from dmondrian._text.progress_bar import LOG_SECONDS, ProgressBar
 from dmondrian.cli import main
-from dmondrian.cli.output import Output, table
+from dmondrian.cli.output import Output, table, written
 from dmondrian.distributed import Progress
 
 
@@ -234,6 +235,20 @@ def test_an_event_is_a_note_and_a_json_line_each_time_it_happens():
 
 def test_tables_line_up():
     assert table([("a", 1234), ("longer", 0.5)]) == "a       1,234\nlonger  0.5000"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"monotonic_cst": {"age": 1, "hours per week": -1}, "alpha": 0.5},
+        {"class_weight": {"<=50K": 1.0}, "experts": ["mondrian", "boosted"]},
+        {"monotonic_cst": {}, "quantile": [], "delay": "7 days", "clip": True},
+    ],
+)
+def test_settings_of_a_candidate_are_on_one_line(settings: dict[str, Any]) -> None:
+    line = written(settings)
+    assert "\n" not in line
+    assert tomllib.loads(f"all = {{{line}}}") == {"all": settings}
 
 
 def test_what_the_library_logs_is_remarked_on():
