@@ -17,6 +17,22 @@ if TYPE_CHECKING:
     from dmondrian.checkpoint.model import Trees
 
 
+def bound_columns(parameters: Mapping[str, Any], schema: Schema | None) -> list[str]:
+    """Return the columns with which forecasts rise or fall: boosted sets alone see their numbers.
+
+    ``parameters`` are those of a stored forest, ``schema`` as in :func:`importances_of_columns`.
+    """
+    directions = (parameters.get("drift") or {}).get("monotone") or []
+    if schema is None:
+        return [f"x{j}" for j, direction in enumerate(directions) if direction]
+    found, start = [], 0
+    for column in schema.columns:
+        if any(directions[start : start + column.width]):
+            found.append(column.name)
+        start += column.width
+    return found
+
+
 def importances_of_columns(
     trees: Trees, stored: Mapping[str, Any], schema: Schema | None
 ) -> tuple[list[tuple[str, float]], str | None]:

@@ -78,7 +78,8 @@ def find_dependence(facts: Facts, n_columns: int, *, is_quick: bool = False) -> 
     parameters = ForestParameters.from_json(facts.run_json["parameters"])
     if (why := why_no_dependence(facts.run_json["algorithm"], parameters)) is not None:
         return _NONE, why
-    names = [name for name, share in facts.importances[:n_columns] if share > 0.0]
+    shares = {name: share for name, share in facts.importances if share > 0.0}
+    names = list(dict.fromkeys([*facts.bound, *shares]))[:n_columns]
     learned = facts.manifest.position
     try:
         found = dependence_on(

@@ -19,7 +19,7 @@ from dmondrian.checkpoint.raised_alerts import read_alerts
 from dmondrian.checkpoint.row_ranges import learned_of_parts
 from dmondrian.checkpoint.stored_trees import model_blobs
 from dmondrian.data import Plan, Schema, stored_plan
-from dmondrian.data.column_importances import importances_of_columns
+from dmondrian.data.column_importances import bound_columns, importances_of_columns
 from dmondrian.data.lagged_files import plan_of_data
 from dmondrian.distributed.metrics.progressive import Progressive, read_counts
 from dmondrian.errors import CheckpointError, CorruptError, StoreError
@@ -47,6 +47,7 @@ class Facts:
     calibrated: str | None = None  # how, in words
     importances: list[tuple[str, float]] = field(default_factory=list)  # by column, largest first
     no_importances: str | None = None  # why there are none
+    bound: list[str] = field(default_factory=list)  # columns with which forecasts rise or fall
     # of forecasts on columns, or why there is none; None where it is not shown
     dependence: tuple[Any, str] | None = None
     growth: list[tuple[int, int, int]] = field(default_factory=list)  # rows, nodes, bytes stored
@@ -149,6 +150,7 @@ def _add_model(facts: Facts, url: str) -> None:
         is_of_variance = isinstance(trees.calibration, dict) and "squares" in trees.calibration
         facts.calibrated = kind_of(is_of_variance).from_json(trees.calibration).in_words
     facts.importances, facts.no_importances = importances_of_columns(trees, stored, facts.schema)
+    facts.bound = bound_columns(trees.parameters, facts.schema)
 
 
 def _growth(run: Run) -> list[tuple[int, int, int]]:

@@ -502,7 +502,9 @@ def importance(facts: Facts) -> Markup:
     if rest:
         bars.append((f"{len(rest):,} others", math.fsum(share for _, share in rest)))
     figures = [Figure("Shares of the columns", bar_chart(bars, percent))] if bars else []
-    return render("importance.html", reason=facts.no_importances, figures=figures)
+    return render(
+        "importance.html", reason=facts.no_importances, figures=figures, bound=facts.bound
+    )
 
 
 def work(facts: Facts) -> Markup:

@@ -242,6 +242,27 @@ def test_a_regressor_that_follows_the_stream_is_a_sum_over_all_its_trees(
     assert find_dependence(gather(run.run_url), 2)[1] == ""
 
 
+def test_columns_that_boosted_sets_alone_see_are_drawn_and_named(client, tmp_path) -> None:
+    """They have no importance: permanent trees do not see them."""
+    X, y = numbers(300)
+    columns = {name: X[:, j] for j, name in enumerate("abcd")}
+    pq.write_table(pa.table({**columns, "y": y}), tmp_path / "rows.parquet")
+    forest = AMFRegressor(
+        2, drift="follow", experts=("mondrian", "boosted"), monotonic_cst={"c": 1}, random_state=0
+    )
+    run = train(
+        forest, tmp_path / "rows.parquet", target="y", run=tmp_path / "run", client=client
+    )  # fmt: skip
+    facts = gather(run.run_url)
+    assert dict(facts.importances)["c"] == 0.0
+    (found, *_), _ = find_dependence(facts, 2)
+    assert found[0].column.name == "c"
+    assert (np.diff(found[0].means.ravel()) >= -1e-12).all()
+    assert len(found) == 2
+    text = write_report(run.run_url, tmp_path / "page.html").read_text()
+    assert "do not see the numbers of c: boosted sets alone do" in " ".join(text.split())
+
+
 def test_what_takes_seconds_is_drawn_unasked(product, density, monkeypatch, tmp_path) -> None:
     run, _ = product
     page, facts = tmp_path / "page.html", gather(run.run_url)
