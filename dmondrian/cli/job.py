@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dmondrian._atomic_write import NO_HOME
+from dmondrian.cli.cluster import LOCAL
 from dmondrian.cli.job_keys import (
     ALGORITHMS,
     KINDS,
@@ -143,9 +144,10 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
             named = _named(source, table, key)
             tables[table][key] = _resolve(tables[table][key], source.folder(table, key), named)
     cluster = tables.get("cluster", {})
-    if "scheduler" in cluster:  # an address, or a file: beside the job file, or as it is written
+    if cluster.get("scheduler", LOCAL) != LOCAL:
+        # An address, or a file: beside the job file, or as it is written.
         beside = source.folder("cluster", "scheduler") / cluster["scheduler"]
-        if beside.is_file():
+        if os.path.isfile(beside):  # Path.is_file raises where an address is too long for a name
             cluster["scheduler"] = os.path.normpath(beside)
     mistakes = list(tls_mistakes(cluster, lambda name: _named(source, "cluster", name)))
     mistakes += _follow_mistakes(tables.get("follow", {}), source)

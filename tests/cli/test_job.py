@@ -265,7 +265,9 @@ def test_a_scheduler_file_is_beside_a_job_file_that_is_named_from_another_folder
     (tmp_path / "jobs/keys").mkdir()
     (tmp_path / "jobs/keys/scheduler.json").write_text("{}")
     assert read_job(job).cluster["scheduler"] == str(tmp_path / "jobs/keys/scheduler.json")
-    for address in ("local", "host:8786", "tls://host:8786"):
+    (tmp_path / "jobs/local").touch()
+    (tmp_path / "local").touch()
+    for address in ("local", "host:8786", "tls://host:8786", f"tls://{'h' * 300}:8786"):
         assert read_job(job, [f"cluster.scheduler={address}"]).cluster["scheduler"] == address
 
 
