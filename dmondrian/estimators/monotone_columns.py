@@ -60,6 +60,8 @@ def directions_of(
     plain = plain_constraints(given)
     if isinstance(plain, dict):
         plain = _by_place(plain, names)
+    elif (shape := np.asarray(given, object).shape) != (len(plain),):
+        raise ParameterError(f"monotonic_cst has shape {shape}, expected one value for each column")
     if len(plain) != len(widths):
         raise ParameterError(
             f"monotonic_cst has {len(plain)} values, and rows have {len(widths)} columns: give "

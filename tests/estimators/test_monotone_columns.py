@@ -142,6 +142,7 @@ def test_columns_are_named_and_counted_as_they_are_given(kind: str) -> None:
         ({"monotonic_cst": [1, 0, 0, 0], "drift": None, "experts": ALL[:1]}, "binds boosted sets"),
         ({"monotonic_cst": [1, 0, 0, 0], "experts": ALL[:1]}, "binds boosted sets"),
         ({"monotonic_cst": [1, 0]}, "2 values, and rows have 4 columns"),
+        ({"monotonic_cst": [[1, 0, 0, 0]]}, r"shape \(1, 4\), expected one value"),
         ({"monotonic_cst": [2, 0, 0, 0]}, "is 2 for column 0: expected 1"),
         ({"monotonic_cst": [0, 0, 0, 0.5]}, "is 0\\.5 for column 3"),
         ({"monotonic_cst": [True, 0, 0, 0]}, "is True for column 0"),

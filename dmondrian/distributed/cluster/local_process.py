@@ -1,6 +1,7 @@
 """Settings of the worker processes of a cluster that is started for a call.
 
-Relies on Dask alone, so that a worker that starts has them before it loads anything of ours.
+Relies on Dask, and of ours on the names of signals alone, so that a worker that starts has them
+before it loads anything else.
 Promises that Ctrl-C, and a terminal that is closed, leave such a process to the coordinator.
 """
 
