@@ -114,7 +114,7 @@ def load_trees(blobs: Sequence[Blob], with_boxes: bool = True) -> Forest:
     parts: list[Forest] = []
     free = usable_bytes()
     for blob in blobs:
-        # Half: a forest is built beside the arrays that it is read from.
+        # Half: differences, and forests that follow a stream, are built beside all their arrays.
         other = parts[0] if parts else None
         parts.append(_load(runs[blob.run], blob, free // 2, other, with_boxes))
         free -= parts[-1].n_bytes

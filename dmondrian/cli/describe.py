@@ -123,6 +123,11 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         ranked = sorted(facts["importances"].items(), key=lambda pair: -pair[1])
         lines = [(name, f"{share:.4f}") for name, share in ranked]
         output.text("importances of the columns:\n" + _indented(table(lines)))
+        if monotone := facts["monotone_columns"]:
+            output.text(
+                f"  0 of {', '.join(monotone)}: trees that never forget, whose splits these are, "
+                "do not see columns of monotonic_cst; boosted sets alone do"
+            )
     if facts["waiting"] and not facts["learned"]:
         from dmondrian.drift.waiting_rows import nothing_learned
         from dmondrian.ensemble.settings.drift_settings import DriftSettings
@@ -218,6 +223,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "calibrated": None if calibration is None else calibration.in_words,
         "importances": None if shares is None else _importances(shares, stored),
         "no_importances": why,
+        "monotone_columns": _monotone(trees.parameters, stored),
         "size": {
             "trees": trees.n_trees,
             "covering": None if summary.covering is None else dict(summary.covering),
@@ -344,6 +350,15 @@ def _importances(shares: list[float], stored: dict[str, Any]) -> dict[str, float
         sums[column.name] = math.fsum(shares[start : start + column.width])
         start += column.width
     return sums
+
+
+def _monotone(parameters: Mapping[str, Any], stored: dict[str, Any]) -> list[str]:
+    """Return the columns with which forecasts rise or fall."""
+    directions = (parameters.get("drift") or {}).get("monotone") or []
+    if not directions:
+        return []
+    sizes = _importances([float(abs(direction)) for direction in directions], stored)
+    return [name for name, size in sizes.items() if size]
 
 
 def _part(part: Run) -> dict[str, Any]:

@@ -181,6 +181,8 @@ class Predictor:
         if (onto is not None or labels) and lifetimes is not None:
             raise ParameterError("sums go on, and tell labels, at the default lifetime only")
         distance = distance and self.parameters.has_boxes
+        if distance:
+            self.store.check_boxes()
         if labels:
             onto = None if onto is None else onto.beside()
             return self._sum(self._label_output, X, n_threads, False, distance, onto, None).apart()

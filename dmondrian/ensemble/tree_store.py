@@ -90,6 +90,14 @@ class TreeStore:
         self.assign([nodes.lay_out(tree, columns) for tree in self.trees])
         self.is_encoded = True
 
+    def check_boxes(self) -> None:
+        """Refuse trees that should have boxes, and were read without."""
+        if self._has_boxes and self.trees and not has_boxes(self.trees[0].columns):
+            raise ParameterError(
+                "these trees were read without their boxes, to be asked for predictions alone: "
+                "load the forest anew to learn rows, to measure distances or to save it"
+            )
+
     def encode(self, rows: PreparedRows) -> Rows:
         """Return rows for the kernels; trees write their boxes so that they can learn them.
 
@@ -98,11 +106,7 @@ class TreeStore:
         """
         if not self.trees or not self._has_boxes or not len(rows):
             return without_boxes(rows.values)
-        if not has_boxes(self.trees[0].columns):
-            raise ParameterError(
-                "these trees were read without their boxes, to be asked alone: load the forest "
-                "anew to learn more rows"
-            )
+        self.check_boxes()
         if not self.is_encoded and not self.n_nodes:
             self.encode_as(rows.first_columns(self.trees[0]))
         encoded = rows.encode(self.trees[0].columns) if self.is_encoded else None

@@ -51,6 +51,7 @@ from dmondrian.estimators.feature_scales import (
     units_of,
 )
 from dmondrian.estimators.frame_values import (
+    check_labels_known,
     check_units,
     error_of_values,
     missing_times,
@@ -473,6 +474,8 @@ class BaseForest(BaseEstimator):
             from dmondrian.estimators.frame_columns import with_numbers  # loads PyArrow
 
             data = with_numbers(data[0], columns), *data[1:]
+        if len(data) > 1:
+            check_labels_known(data[1])
         try:
             with np.errstate(over="ignore"):  # beyond float32: refused below, in words
                 found = validate_data(

@@ -28,6 +28,24 @@ def names_of(frame: Any) -> list[Any] | None:
     return None if names is None else list(names)
 
 
+def check_labels_known(y: Any) -> None:
+    """Refuse labels of which some are None or pandas' NA; those that are NaN are refused later.
+
+    Raises
+    ------
+    DataError
+    """
+    if getattr(getattr(y, "dtype", None), "kind", "O") != "O" or y is None:
+        return  # numbers, texts of NumPy: of these, scikit-learn finds those that are missing
+    labels = np.asarray(y, object).ravel().tolist()
+    n_missing = sum(label is None or type(label).__name__ == "NAType" for label in labels)
+    if n_missing:
+        raise DataError(
+            f"{n_missing:,} of {len(labels):,} labels are missing (None or NA): leave out the rows "
+            "whose label is not known"
+        )
+
+
 def missing_times(X: Any, rows: Any) -> np.ndarray | None:
     """Return which values are missing times, bool [n, d]; None where there are none.
 

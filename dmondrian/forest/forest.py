@@ -246,6 +246,7 @@ class Forest(Ensemble):
     def _header(self) -> dict[str, Any]:
         """Return the header of a state: all but its trees."""
         self.store.check_not_torn()
+        self.store.check_boxes()
         scalars = [
             {
                 "number": int(number),

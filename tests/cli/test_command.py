@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dmondrian
-from dmondrian import AMFClassifier
+from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.cli import main
 from dmondrian.cli.output import Output
 from tests.cli.command import ADULT, JOB, PROJECT, finish
@@ -188,6 +188,19 @@ def test_describe_shows_importances_when_asked(capsys, model):
     assert code == 0
     assert "importances of the columns:" in stdout
     assert f"{max(shares):.4f}" in stdout
+    assert "monotonic_cst" not in stdout.partition("importances of")[2]
+
+
+def test_describe_names_monotone_columns_beside_their_importances(capsys, tmp_path):
+    X = np.random.default_rng(0).random((200, 3))
+    forest = AMFRegressor(
+        2, drift="follow", experts=["mondrian", "boosted"], monotonic_cst=[0, 1, 0], random_state=0
+    )
+    forest.fit(X, X[:, 1] + X[:, 0]).save(tmp_path / "model")
+    _, stdout, _ = run(capsys, "describe", str(tmp_path / "model"), "--importances")
+    assert "0 of 1: trees that never forget" in stdout
+    _, stdout, _ = run(capsys, "describe", str(tmp_path / "model"), "--json")
+    assert json.loads(stdout)["monotone_columns"] == ["1"]
 
 
 def test_describe_refuses_a_position_that_is_not_there(capsys, model):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -465,6 +466,14 @@ def test_a_refused_call_forgets_nothing() -> None:
     forest.predict_interval(NEW, calibrated=True)
 
 
+def until(is_so: Callable[[], Any]) -> None:
+    """Wait until something is so; fail if it is not soon."""
+    end = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < end
+        threading.Event().wait(0.01)
+
+
 def in_time(work: Any) -> None:
     """Do the work on a thread of its own; fail if it is stuck."""
     errors: list[BaseException] = []
@@ -700,8 +709,7 @@ def test_who_is_let_in_before_it_waits_does_not_wait(monkeypatch: pytest.MonkeyP
         reader = threading.Thread(target=read, daemon=True)
         with turns.mutex:
             reader.start()
-            while not turns._readers:
-                threading.Event().wait(0.01)
+            until(lambda: turns._readers)
             turns._admit()
             turns.is_taken = True  # as the learner goes on before the reader has the mutex
         reader.join(20)
@@ -781,8 +789,7 @@ def test_who_left_is_not_let_in() -> None:
     learner = begun(learn)
     assert is_in.wait(20)
     reader = begun(read)
-    while not turns._readers:
-        threading.Event().wait(0.01)
+    until(lambda: turns._readers)
     is_over.set()
     learner.join(20)
     reader.join(20)

@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dmondrian import (
@@ -14,6 +15,7 @@ from dmondrian import (
     GeneralizedMondrianForestRegressor,
     MondrianForestRegressor,
     MondrianKernelRegressor,
+    OnlineRandomForestClassifier,
 )
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import DataError, ParameterError
@@ -100,6 +102,25 @@ def test_targets_beyond_the_limits_change_nothing() -> None:
     with pytest.raises(DataError, match="scale the target"):  # the largest of those before
         forest.update(X, y, np.full(N, 1e90))
     assert not SingleRow(forest).learn(X[:1], 1e140)
+
+
+@pytest.mark.parametrize(
+    "kind", [AMFClassifier, AMFRegressor, OnlineRandomForestClassifier, MondrianForestRegressor]
+)
+@pytest.mark.parametrize("missing", [None, pd.NA])
+def test_labels_that_are_missing_are_counted_and_refused(kind: Any, missing: Any) -> None:
+    X = np.random.default_rng(0).random((20, 2))
+    y = np.where(X[:, 0] > 0.5, 1, 0).astype(object)
+    forest = kind(2, random_state=0).fit(X, y.astype(int))
+    before = pickle.dumps(forest)
+    y[[3, 7]] = missing
+    for given in (y, y.tolist(), pd.Series(y)):
+        for learn in (kind(2).fit, forest.partial_fit):
+            with pytest.raises(DataError, match="2 of 20 labels are missing"):
+                learn(X, given)
+    with pytest.raises(DataError, match="missing"):
+        forest.partial_fit(X[:1], y[3:4])
+    assert pickle.dumps(forest) == before
 
 
 def test_labels_of_a_regressor_are_numbers() -> None:

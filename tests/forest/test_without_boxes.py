@@ -86,8 +86,14 @@ def test_predictions_are_those_of_the_whole_forest(
     (contents,) = peek_blobs(blobs)
     assert sum(contents.sizes) - sum(contents.boxless_sizes) == 2 * 4 * 6 * contents.n_nodes
     before = boxless.predict_sums(asked(5)).total
-    with pytest.raises(ParameterError, match=r"without their boxes.*load the forest anew"):
-        boxless.update(asked(3), np.zeros(3))
+    for use in (
+        lambda: boxless.update(asked(3), np.zeros(3)),
+        lambda: boxless.predict_sums(asked(3), distance=True),
+        boxless.state,
+        boxless.stored,
+    ):
+        with pytest.raises(ParameterError, match=r"without their boxes.*load the forest anew"):
+            use()
     assert boxless.predict_sums(asked(5)).total.tobytes() == before.tobytes()
 
 
