@@ -132,8 +132,8 @@ def _bounded(y: np.ndarray) -> np.ndarray:
     if y.dtype.kind not in "biuf":
         y = _numbers(y)
     largest = float(np.abs(y).max(initial=0.0))
-    if math.isnan(largest):  # scikit-learn looks for NaN before None and texts become numbers
-        raise DataError("y contains NaN or None: leave out rows whose label is not known")
+    if math.isnan(largest):  # scikit-learn looks for NaN before texts become numbers
+        raise DataError("y contains NaN: leave out rows whose label is not known")
     if largest > LARGEST_TARGET:
         raise DataError(
             f"y has a value of size {largest:.3g}, expected at most {LARGEST_TARGET:.0e}: "
