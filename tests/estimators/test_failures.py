@@ -79,7 +79,7 @@ def test_numbers_that_are_missing_are_refused_and_not_learned(label: Any) -> Non
     for y in ([label], [0.5, label]):
         given = np.array(y, dtype=object)
         for call in (forest.fit, forest.partial_fit, forest.calibrate_intervals):
-            with pytest.raises(ValueError, match="contains NaN|labels are missing"):
+            with pytest.raises(ValueError, match=r"contains NaN|labels are missing"):
                 call(X[: len(y)], given)
     assert same_forest(forest, before)
 
