@@ -278,17 +278,20 @@ def check_row_parts(job: Job, estimator: Any) -> None:
 
 
 def check_amounts(job: Job) -> None:
-    """Check that ``checkpoint_every`` is rows or a time, and ``memory_limit`` bytes.
+    """Check ``checkpoint_every``, ``memory_limit``, and how large a local cluster is.
 
     Raises
     ------
     JobError
         With the line.
     """
+    from dmondrian.distributed.cluster.client import local_size
     from dmondrian.distributed.scoring.memory_plan import parse_limit
     from dmondrian.distributed.training.checkpoint_schedule import parse_every
 
     checks = (
+        ("cluster", job.cluster, "workers", partial(local_size, threads=None)),
+        ("cluster", job.cluster, "threads", partial(local_size, None)),
         ("run", job.run, "checkpoint_every", parse_every),
         ("score", job.score or {}, "memory_limit", parse_limit),
         ("follow", job.follow, "memory_limit", parse_limit),

@@ -15,7 +15,8 @@ import argparse
 import os
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from dmondrian._atomic_write import NO_HOME
@@ -48,9 +49,11 @@ def cluster(arguments: argparse.Namespace, output: Output) -> int:
     wanted = _N_WORKERS if arguments.workers is None else arguments.workers
     n_workers, threads = local_size(wanted, arguments.threads)
     own = _private(Path(arguments.folder)) if arguments.folder else None
-    output.note("compiling kernels, if they are not yet (about half a minute)")
-    warm_kernels()
     with ExitStack() as stack:
+        if own is not None:
+            stack.enter_context(_alone_in(own))
+        output.note("compiling kernels, if they are not yet (about half a minute)")
+        warm_kernels()
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dmondrian-")))
         folder = own or temporary
         tls = given or _certificates(folder, output)
@@ -104,6 +107,24 @@ def _private(folder: Path) -> Path:
             f"key; expected a new folder or one of mode 700: chmod 700 {folder}"
         )
     return folder
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Refuse a folder of another such command: both would write, and remove, one scheduler file."""
+    from dmondrian._numba.cache import locked
+
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder / "lock", 0.0))
+        except TimeoutError as error:
+            raise JobError(
+                f"--folder {folder}: another `dmondrian cluster` is running in it; stop that one "
+                "(Ctrl-C), or give another folder"
+            ) from error
+        except OSError as error:
+            raise JobError(f"--folder {folder}: cannot be locked ({error.strerror})") from error
+        yield
 
 
 def _certificates(folder: Path, output: Output) -> Tls:

@@ -428,6 +428,14 @@ def test_zero_workers_are_refused(tmp_path):
     assert "[cluster] workers: expected at least 1, got 0" in message
 
 
+@pytest.mark.parametrize(("key", "name"), [("workers", "n_workers"), ("threads", "threads")])
+def test_no_machine_has_so_many_processes(tmp_path, key, name):
+    job = read_job(write(tmp_path, f"{GOOD}[cluster]\n{key} = {10**20}\n"))
+    words = rf"job.toml:13: \[cluster\] {name} is {10**20}; expected an integer from 1 to 1,024, as"
+    with pytest.raises(JobError, match=words):
+        check_amounts(job)
+
+
 @pytest.mark.parametrize(
     ("override", "name", "value"),
     [

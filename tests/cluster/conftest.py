@@ -59,8 +59,8 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
-    cluster = start_cluster()
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    cluster = start_cluster("--folder", tmp_path_factory.mktemp("running"))
     yield cluster
     kill(cluster.process)
 

@@ -21,7 +21,7 @@ from dmondrian.cli.try_cluster import _dashboard
 from dmondrian.distributed.cluster import local_restarts
 from dmondrian.distributed.cluster.client import encrypted
 from dmondrian.errors import ClusterError, JobError
-from tests.cli.command import TIMEOUT, call, digests, start, train_words
+from tests.cli.command import TIMEOUT, call, digests, finish, start, train_words
 from tests.cluster.conftest import Running, kill, start_cluster
 from tests.distributed.conftest import wait_until
 
@@ -161,7 +161,16 @@ def test_everything_ends_with_the_command(number: signal.Signals, tmp_path: Path
         time.sleep(0.1)
     assert not processes_of(process.pid)
     # The certificates stay for the next time; what only this time needs is gone.
-    assert sorted(file.name for file in folder.iterdir()) == ["ca.pem", "cert.pem", "key.pem"]
+    left = sorted(file.name for file in folder.iterdir())
+    assert left == ["ca.pem", "cert.pem", "key.pem", "lock"]
+
+
+def test_a_second_one_in_its_folder_is_refused(running: Running) -> None:
+    scheduler = Path(running.reported["scheduler"])
+    before = scheduler.read_bytes()
+    _, stderr = finish("cluster", "--folder", scheduler.parent, code=2)
+    assert f"{scheduler.parent}: another `dmondrian cluster` is running in it" in stderr
+    assert scheduler.read_bytes() == before  # the first goes on
 
 
 def test_certificates_alone_are_made_once_and_used_again(tmp_path: Path) -> None:
@@ -193,6 +202,11 @@ def test_a_killed_command_leaves_no_worker() -> None:
         assert not processes_of(process.pid)
     finally:
         kill(process)
+
+
+def test_an_absurd_size_is_refused_before_anything_starts() -> None:
+    _, stderr = call("cluster", "--threads", 10**20, code=2)
+    assert f"threads is {10**20}; expected an integer from 1 to 1,024" in stderr
 
 
 def test_an_unknown_certificate_is_reported_before_anything_starts(tmp_path: Path) -> None:

@@ -47,6 +47,9 @@ START_SECONDS = 120.0
 PROCESS_ROWS = 1_000_000
 """Rows from which on worker processes are worth starting to use a model."""
 
+MOST_LOCAL = 1024
+"""Most processes of a local cluster, and threads of each: more are a slip, and end in no memory."""
+
 CONFIG = {
     "distributed.scheduler.worker-ttl": "60 s",  # silent workers are removed after a minute
     "distributed.scheduler.work-stealing": False,  # orders are pinned: stealing is useless
@@ -124,8 +127,11 @@ def local_size(n_workers: int | None, threads: int | None) -> tuple[int, int]:
     Shards of one process share decoded blocks, orders and forecasts.
     """
     for name, value in (("n_workers", n_workers), ("threads", threads)):
-        if value is not None and (isinstance(value, bool) or value < 1):
-            raise ParameterError(f"{name} is {value!r}; expected an integer of at least 1")
+        if value is not None and (isinstance(value, bool) or not 1 <= value <= MOST_LOCAL):
+            raise ParameterError(
+                f"{name} is {value!r}; expected an integer from 1 to {MOST_LOCAL:,}, as all of a "
+                "local cluster is on one machine"
+            )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = cores or 1
     if n_workers is None:
