@@ -162,7 +162,7 @@ def test_a_job_file_has_a_run_logged(tracked, frame, tmp_path) -> None:
         '[forest]\nalgorithm = "amf-classifier"\nn_estimators = 1\nfeature_scales = "none"\n'
         '[run]\npath = "run"\ncheckpoint_every = "1000 rows"\n'
         "[cluster]\nworkers = 1\nthreads = 1\n"
-        f'[mlflow]\nuri = "{uri}"\nexperiment = "jobs"\n'
+        '[mlflow]\nuri = "of_the_job"\nexperiment = "jobs"\n'
     )
     finish("train", tmp_path / "job.toml")  # MLflow keeps the experiment for its process
     store = tracked.MlflowClient(uri)

@@ -60,6 +60,8 @@ _PATH_KEYS = (
 )
 # A job without a seed is still reproducible: the same file gives the same bytes, and can resume.
 _DEFAULT_RANDOM_STATE = 0
+_SQLITE = "sqlite:///"  # before a path, for MLflow
+_MLFLOW_SERVERS = ("databricks", "databricks-uc", "uc")  # any other name without a colon is a path
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # what Windows calls "Unicode"
 
 
@@ -143,6 +145,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
         if key in tables.get(table, {}):
             named = _named(source, table, key)
             tables[table][key] = _resolve(tables[table][key], source.folder(table, key), named)
+    _resolve_tracking(tables.get("mlflow", {}), source)
     cluster = tables.get("cluster", {})
     if cluster.get("scheduler", LOCAL) != LOCAL:
         # An address, or a file: beside the job file, or as it is written.
@@ -587,6 +590,15 @@ def _lay_below_root(data: dict[str, Any], source: Source) -> None:
         data["path"] = rooted(data["path"], root)
     except ParameterError as error:
         raise JobError(f"{named}: {error}") from error
+
+
+def _resolve_tracking(mlflow: dict[str, Any], source: Source) -> None:
+    """Resolve the folder or file of MLflow's tracking, as other paths of a job."""
+    uri = str(mlflow.get("uri", ""))
+    path = uri.removeprefix(_SQLITE)
+    if path and ":" not in path and path not in _MLFLOW_SERVERS:
+        named, folder = _named(source, "mlflow", "uri"), source.folder("mlflow", "uri").absolute()
+        mlflow["uri"] = uri[: -len(path)] + _resolve(path, folder, named)
 
 
 def _resolve(value: Any, folder: Path, named: str) -> Any:

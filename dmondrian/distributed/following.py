@@ -419,7 +419,9 @@ def _without_key(options: dict[str, Any], key: str) -> dict[str, Any]:
 def _check(interval: float, keep: int) -> None:
     is_number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
     if not is_number or not 0.0 < interval < 1e7:
-        raise ParameterError(f"interval is {interval!r}; expected seconds, more than 0")
+        raise ParameterError(
+            f"interval is {interval!r}; expected seconds, more than 0 and below 10,000,000"
+        )
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
         raise ParameterError(f"keep is {keep!r}; expected a number of checkpoints, at least 1")
 

@@ -403,6 +403,23 @@ def test_alerts_are_those_of_the_job_file(tmp_path):
     assert job.alerts == {"when": "accuracy_window < 0.5"}
 
 
+@pytest.mark.parametrize(
+    ("uri", "resolved"),
+    [
+        ("mlruns", "{}/mlruns"),
+        ("sqlite:///../mlflow.db", "sqlite:///{}/mlflow.db"),
+        *((uri, uri) for uri in ("/mlruns", "sqlite:////mlflow.db", "http://here:5000")),
+        *((uri, uri) for uri in ("databricks", "databricks://me", "file:/mlruns", "sqlite:///:memory:")),
+    ],
+)  # fmt: skip
+def test_the_tracking_of_mlflow_is_beside_the_job_file(tmp_path, monkeypatch, uri, resolved):
+    file = write(tmp_path, f'{GOOD}[mlflow]\nuri = "{uri}"\n')
+    beside = tmp_path.parent if ".." in uri else tmp_path
+    monkeypatch.chdir(tmp_path.parent)  # a job that is named by a relative path
+    job = read_job(f"{tmp_path.name}/{file.name}")
+    assert job.mlflow == {"uri": resolved.format(beside)}
+
+
 def test_keys_of_text_need_text_and_have_bounds(tmp_path):
     message = refusal(tmp_path, GOOD, "data.text_words=2")
     assert "[data] text_words: given without text; add it" in message

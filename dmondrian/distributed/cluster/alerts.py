@@ -169,7 +169,9 @@ class Alerts:
             raise ParameterError(NOWHERE)
         is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
         if not is_number or not 0.0 < timeout < 1e6:
-            raise ParameterError(f"timeout is {timeout!r}; expected seconds, more than 0")
+            raise ParameterError(
+                f"timeout is {timeout!r}; expected seconds, more than 0 and below 1,000,000"
+            )
         self._timeout = float(timeout)
         self._store: Store | None = None
         self._on: dict[str, dict[str, Any]] = {}
