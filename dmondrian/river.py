@@ -21,6 +21,7 @@ from sklearn.base import clone
 from dmondrian._optional import require
 from dmondrian.errors import DataError, ParameterError
 from dmondrian.estimators.class_weight import weights_of_classes
+from dmondrian.estimators.monotone_columns import by_place
 
 require("river", "river", "the interface of river")
 
@@ -71,7 +72,11 @@ class _OneByOne:
         if self._names is None:
             if not x:
                 raise DataError("the first row has no feature: all that will be used must be there")
-            self._names = sorted(x, key=lambda name: (str(name), repr(name)))
+            names = sorted(x, key=lambda name: (str(name), repr(name)))
+            given = getattr(self._model, "monotonic_cst", None)
+            if isinstance(given, dict):  # the model sees rows without names
+                self._model.set_params(monotonic_cst=by_place(given, names))
+            self._names = names
         elif len(x) > len(self._names) or not x.keys() <= set(self._names):
             self.unknown_features |= x.keys() - set(self._names)
         return row
@@ -84,7 +89,8 @@ class RiverClassifier(_OneByOne, base.Classifier):
     ----------
     estimator : classifier of this package
         It is not changed: a clone of it learns. Its ``class_weight`` is by the labels
-        that come; of labels that it does not name, 1.
+        that come; of labels that it does not name, 1. Its ``monotonic_cst`` may name features
+        of the first row; a list goes by their order, which is that of their names.
     classes : sequence, optional
         Labels that will come. By default they need not be known: `max_classes` are provided for.
     max_classes : int, default=16
@@ -197,7 +203,8 @@ class RiverRegressor(_OneByOne, base.Regressor):
     Parameters
     ----------
     estimator : regressor of this package
-        It is not changed: a clone of it learns.
+        It is not changed: a clone of it learns. Its ``monotonic_cst`` may name features
+        of the first row; a list goes by their order, which is that of their names.
     missing : float, default=0.0
         What stands for a feature that a row lacks; NaN for an estimator with
         ``missing_values="encode"``.

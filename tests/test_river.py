@@ -138,3 +138,20 @@ def test_features_that_a_row_lacks_may_be_missing_values() -> None:
         own.learn_one(given, row[0] if row[0] == row[0] else 0.0)
         known.partial_fit([row], [row[0] if row[0] == row[0] else 0.0])
     assert own.predict_one({"b": 0.3}) == known.predict([[np.nan, 0.3]])[0]
+
+
+def test_monotone_features_are_named() -> None:
+    draw = np.random.default_rng(0)
+    given: dict[str, Any] = {"n_estimators": 1, "random_state": 0, "drift": "follow"}
+    given["experts"] = ("mondrian", "boosted")
+    own = RiverRegressor(AMFRegressor(**given, monotonic_cst={"b": -1}))
+    known = AMFRegressor(**given, monotonic_cst=[0, -1])
+    for a, b in draw.random((20, 2)):
+        own.learn_one({"b": b, "a": a}, a - b)
+        known.partial_fit([[a, b]], [a - b])
+    assert own._model.forest_.parameters.following.monotone == (0, -1)
+    assert own.predict_one({"a": 0.5, "b": 0.5}) == known.predict([[0.5, 0.5]])[0]
+    assert own.estimator.monotonic_cst == {"b": -1}
+    slip = RiverRegressor(AMFRegressor(**given, monotonic_cst={"pryce": 1}))
+    with pytest.raises(ParameterError, match="did you mean 'price'"):
+        slip.learn_one({"price": 1.0, 7: 2.0}, 0.0)

@@ -59,7 +59,7 @@ def directions_of(
     """
     plain = plain_constraints(given)
     if isinstance(plain, dict):
-        plain = _by_place(plain, names)
+        plain = by_place(plain, names)
     elif (shape := np.asarray(given, object).shape) != (len(plain),):
         raise ParameterError(f"monotonic_cst has shape {shape}, expected one value for each column")
     if len(plain) != len(widths):
@@ -84,8 +84,8 @@ def directions_of(
     return tuple(found)
 
 
-def _by_place(named: dict[Any, Any], names: Sequence[str] | None) -> list[Any]:
-    """Return the values of a dict in the order of the columns."""
+def by_place(named: dict[Any, Any], names: Sequence[Any] | None) -> list[Any]:
+    """Return the values of a dict in the order of the columns; raise as `directions_of`."""
     if names is None:
         raise ParameterError(
             "monotonic_cst names columns, and the rows have no names: fit a data frame, or give "
@@ -93,7 +93,7 @@ def _by_place(named: dict[Any, Any], names: Sequence[str] | None) -> list[Any]:
         )
     unknown = [name for name in named if name not in names]
     if unknown:
-        near = get_close_matches(str(unknown[0]), names, 1)
+        near = get_close_matches(str(unknown[0]), list(map(str, names)), 1)
         there = ", ".join(map(repr, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
         hint = f"did you mean {near[0]!r}?" if near else f"there are {there}"
         raise ParameterError(
