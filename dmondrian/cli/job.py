@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import codecs
 import difflib
-import inspect
 import os
 import re
 import shutil
@@ -563,15 +562,23 @@ def _are_counts(values: list[Any]) -> bool:
     return bool(values) and all(are)
 
 
+class _NoNumber:
+    """Stands for a boolean where only other values are taken, for the error that lists these."""
+
+    def __init__(self, value: bool) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        return _shown(self._value)
+
+
 def _refusal(estimator: type, name: str, value: Any) -> str:
     """Return the estimator's error about one parameter; empty if it accepts the value."""
     from dmondrian.estimators._sklearn_private import check_parameters, constraints_of
 
-    default = inspect.signature(estimator).parameters[name].default
     takes_boolean = "boolean" in constraints_of(estimator)[name]
     if isinstance(value, bool) and not takes_boolean:
-        # Python takes true for the number 1; in a job file it is a mistake.
-        return f"expected a value like {default!r}, got {_shown(value)}"
+        value = _NoNumber(value)  # Python takes true for 1; in a job file it is a mistake
     try:
         check_parameters(estimator(**{name: value}))
     except (ValueError, TypeError) as error:

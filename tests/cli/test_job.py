@@ -521,11 +521,19 @@ def test_weights_of_classes_are_a_table_of_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "override", ["charge_opening=1", "alpha=true", "max_nodes=true", "alpha=none"]
+    ("override", "words"),
+    [
+        ("charge_opening=1", "must be true or false or a str among"),
+        ("alpha=true", "must be a float .* Got the boolean true"),
+        ("max_nodes=true", "must be an int .* Got the boolean true"),
+        ("monotonic_cst=true", 'must be a list, a table or "none". Got the boolean true'),
+        ("random_state=false", "must be an int .* Got the boolean false"),
+        ("alpha=none", "must be a float"),
+    ],
 )
-def test_a_boolean_is_no_number_and_a_number_no_boolean(tmp_path, override):
+def test_a_boolean_is_no_number_and_a_number_no_boolean(tmp_path, override, words):
     job = read_job(write(tmp_path, GOOD), [f"forest.{override}"])
-    with pytest.raises(JobError, match=f"--set forest.{override}"):
+    with pytest.raises(JobError, match=f"--set forest.{override}: .*{words}"):
         build_estimator(job)
 
 
