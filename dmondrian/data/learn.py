@@ -35,7 +35,7 @@ from dmondrian.data.target import (
     bounds_look_sorted,
     ranges_look_pure,
 )
-from dmondrian.errors import DataError, ParameterError, SchemaError
+from dmondrian.errors import DataError, SchemaError
 
 SAMPLE_ROWS = 1_000_000  # rows scanned for NaN in float columns and for times of day
 MIN_ROW_NUMBERS = 100  # with fewer rows, integers may well count something else
@@ -340,8 +340,6 @@ class Learner:
             self._note_classes(len(found.counts), sum(found.counts.values()))
             self._note_order(found.looks_sorted(), found.groups_look_pure(), shuffle)
             return labels, None
-        if classes is not None:
-            raise ParameterError("classes are for classification alone: leave them out")
         if isinstance(found, ValueScan):
             self._refuse_missing(found.nulls, found.first_null, "null or NaN", null_target)
             self._refuse_missing(found.infinities, found.first_infinity, "infinite", null_target)

@@ -156,6 +156,8 @@ def make_plan(
     text, cyclic = given.get("text", ()), given.get("cyclic", ())
     options: dict[str, Any] = {"task": task, "infinite": infinite, "null_target": null_target}
     _check_options(options, seed, max_categories)
+    if classes is not None and (target is None or task != "classification"):
+        raise ParameterError("classes are for classification alone: leave them out")
     hashed = _checked_hashing(text_features, text_words)
     footers, notes, tables = footers_of(source, True, among, CONTENT_BYTES)
     partitions = partition_types([footer.file for footer in footers])

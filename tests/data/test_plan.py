@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -185,3 +186,13 @@ def test_plan_with_any_flipped_bit_is_refused_or_equal(folder: Path) -> None:
 def test_wrong_options_are_refused(folder: Path, wrong: dict[str, object]) -> None:
     with pytest.raises(ParameterError):
         make_plan(folder, target="y", **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "of", [{"target": None}, {"target": "y", "task": "regression"}], ids=["density", "numbers"]
+)
+def test_classes_are_refused_where_there_are_none(folder: Path, of: dict[str, Any]) -> None:
+    with pytest.raises(
+        ParameterError, match="classes are for classification alone: leave them out"
+    ):
+        make_plan(folder, classes=[0, 1], **of)
