@@ -48,6 +48,8 @@ from dmondrian.store.store import s3_is_on_this_machine
 LOG = "_delta_log"
 _VERSION = re.compile(r"(?P<table>.+)@v(?P<version>\d+)", re.DOTALL)
 
+# What `deltalake` takes for a character in quotes, as "%20", and what it ends a process with.
+_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|]")
 # Arrow types of partition columns by those of Delta.
 _KINDS = {
     **dict.fromkeys(("byte", "short", "integer", "long"), "int64"),
@@ -118,6 +120,8 @@ def open_table(location: str, version: int | None = None) -> DeltaTable:
     import deltalake
     from deltalake.exceptions import DeltaError
 
+    if why := misread(address_of(location)):
+        raise DataError(f"cannot read the Delta table {location}: {why}")
     if not hasattr(deltalake.DeltaTable, "deletion_vectors"):
         raise MissingPackageError(
             f"deltalake {deltalake.__version__} does not list deletion vectors: reading the Delta "
@@ -375,6 +379,14 @@ def _path(action: Mapping[str, Any]) -> str:
     """Return the path of an action as file systems have it, or the URL of a file elsewhere."""
     path = str(action["path"])
     return path if "://" in path else unquote(path)
+
+
+def misread(address: str) -> str:
+    """Return why `deltalake` does not find an address, or another for it; empty if it finds it."""
+    found = _MISREAD.search(address)
+    if found is None:
+        return ""
+    return f"the package deltalake misreads {found[0]!r} in a path: name the folder without"
 
 
 def address_of(location: str) -> str:

@@ -352,6 +352,13 @@ def write_log(table: Path, version: int, *actions: dict[str, Any]) -> None:
     path.write_text("\n".join(map(json.dumps, actions)))
 
 
+def test_a_folder_that_deltalake_misreads_is_refused(table: Path, tmp_path: Path) -> None:
+    moved = table.rename(tmp_path / "a%20table")
+    append(table, 0, 6)  # what it would read in its place
+    with pytest.raises(DataError, match=r"deltalake misreads '%20' in a path"):
+        list_source(moved)
+
+
 def test_columns_with_other_names_in_the_files_are_refused(tmp_path: Path) -> None:
     field = {"name": "x", "type": "long", "nullable": True}
     field["metadata"] = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "c1"}

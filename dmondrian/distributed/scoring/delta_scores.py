@@ -14,6 +14,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from os import PathLike
 from typing import Any
 
 import pyarrow as pa
@@ -23,12 +24,13 @@ from dmondrian._optional import require
 from dmondrian.checkpoint import document
 from dmondrian.data import Plan
 from dmondrian.data.columns import partition_array
-from dmondrian.data.delta_table import address_of, options_of
+from dmondrian.data.delta_table import address_of, misread, options_of
 from dmondrian.data.footers import open_parquet
 from dmondrian.data.source import open_uri
 from dmondrian.distributed.scoring.output_folder import MANIFEST
 from dmondrian.errors import CheckpointError, ParameterError, SchemaError, StoreError
 from dmondrian.store import open_store
+from dmondrian.store.address import parse_address
 
 _log = logging.getLogger("dmondrian")
 
@@ -36,15 +38,25 @@ DESCRIPTION = "Scores of the files that came, by dmondrian"
 """Tells a table that `ScoreTable` made from others."""
 
 
-def require_deltalake() -> None:
-    """Refuse to begin without the package that writes the log.
+def check_deltalake(out: str | PathLike[str]) -> None:
+    """Refuse to begin where the log could not be written.
+
+    Parameters
+    ----------
+    out : str or path
+        Folder of the table.
 
     Raises
     ------
     MissingPackageError
-        It is not installed.
+        The package that writes the log is not installed.
+    ParameterError
+        The package would write it elsewhere.
     """
     require("deltalake", "lake", "writing scores as a Delta table")
+    url = parse_address(out).url
+    if why := misread(url):
+        raise ParameterError(f"the scores in {url} cannot be a Delta table: {why}")
 
 
 def refuse_unknown_types(plan: Plan, keep: Sequence[str]) -> None:
@@ -128,13 +140,13 @@ class ScoreTable:
     MissingPackageError
         `deltalake` is not installed.
     ParameterError
-        There is another Delta table.
+        There is another Delta table, or it would be written elsewhere.
     StoreError
         The log cannot be read.
     """
 
     def __init__(self, url: str) -> None:
-        require_deltalake()
+        check_deltalake(url)
         self._url = url
         table = self._opened()
         if table is not None and table.metadata().description != DESCRIPTION:

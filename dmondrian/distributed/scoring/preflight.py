@@ -11,7 +11,7 @@ from typing import Any
 
 from dmondrian.data import Schema, make_scoring_plan
 from dmondrian.data.lag_settings import checked_lags, without_lags
-from dmondrian.distributed.scoring.delta_scores import refuse_unknown_types, require_deltalake
+from dmondrian.distributed.scoring.delta_scores import check_deltalake, refuse_unknown_types
 from dmondrian.distributed.scoring.memory_plan import parse_limit
 from dmondrian.distributed.scoring.output_folder import check_flag, check_out
 from dmondrian.errors import ParameterError
@@ -51,7 +51,7 @@ def check_score_options(options: Mapping[str, Any], learned: Any = ()) -> None:
     check_flag("details", options.get("details", True))
     check_flag("delta", options.get("delta", False))
     if options.get("delta", False):
-        require_deltalake()
+        check_deltalake(options["out"])
     parse_limit(options.get("memory_limit"))
     check_out(options["out"], options["data"], learned)
     check_readable(options, Schema(columns=()))

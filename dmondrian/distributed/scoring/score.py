@@ -34,8 +34,8 @@ from dmondrian.distributed.cluster.progress import (
 )
 from dmondrian.distributed.scoring.delay_warning import warn_of_delay
 from dmondrian.distributed.scoring.delta_scores import (
+    check_deltalake,
     refuse_unknown_types,
-    require_deltalake,
     write_delta_log,
 )
 from dmondrian.distributed.scoring.lagged_rows import with_lags
@@ -224,7 +224,7 @@ def score(
     check_flag("details", details)
     check_flag("delta", delta)
     if delta:
-        require_deltalake()
+        check_deltalake(out)
     model = open_model(os.fspath(model_url), measures_distance=details)
     check_out(out, data)
     with with_lags(os.fspath(model_url), data, out) as rows:

@@ -14,7 +14,7 @@ import pytest
 from distributed import Client
 
 from dmondrian.distributed import TrainedRun, score
-from dmondrian.distributed.scoring.delta_scores import write_delta_log
+from dmondrian.distributed.scoring.delta_scores import ScoreTable, write_delta_log
 from dmondrian.distributed.scoring.preflight import check_score_options
 from dmondrian.errors import CheckpointError, MissingPackageError, ParameterError, SchemaError
 from tests.distributed.conftest import ADULT, PATIENCE, ROWS, table_of
@@ -82,6 +82,28 @@ def test_what_is_missing_is_named_before_anything_is_scored(
     with pytest.raises(MissingPackageError, match="scores as a Delta table"):
         check_score_options({"data": adult, "out": out, "delta": True})
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a%2Fb", "a[1]", "a^b"])
+def test_a_folder_that_deltalake_misreads_is_refused_before_anything_is_scored(
+    undisturbed: TrainedRun, adult: Path, client: Client, tmp_path: Path, name: str
+) -> None:
+    out = tmp_path / name
+    with pytest.raises(ParameterError, match=r"deltalake misreads .* in a path"):
+        score(undisturbed.run_url, adult, out, client=client, delta=True)
+    with pytest.raises(ParameterError, match=r"deltalake misreads .* in a path"):
+        check_score_options({"data": adult, "out": out, "delta": True})
+    with pytest.raises(ParameterError, match=r"deltalake misreads .* in a path"):
+        ScoreTable(str(out))
+    assert not list(tmp_path.iterdir())
+
+
+def test_any_other_folder_with_a_percent_sign_takes_a_table(
+    undisturbed: TrainedRun, adult: Path, client: Client, tmp_path: Path
+) -> None:
+    out = tmp_path / "100% of them"
+    score(undisturbed.run_url, adult, out, client=client, delta=True)
+    assert deltalake.DeltaTable(str(out)).to_pyarrow_table().num_rows == ROWS
 
 
 UNKNOWN = {
