@@ -21,6 +21,7 @@ from dmondrian.drift import scaled_trees
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.estimators.stream_following import EXPERTS
 from dmondrian.forest.forest import Forest
+from tests.cli.command import TIMEOUT
 from tests.drift.streams import early_births, switching
 from tests.drift.test_scaled_trees import settings_of
 
@@ -154,6 +155,7 @@ search, is_first = scaled_trees.learn_scales, [True]
 
 def again_and_again(*given):
     while is_first.pop():
+        search(*given)  # loads, or compiles, its kernels, amid which Python may lose an interrupt
         print("searching", flush=True)
         while True:
             search(*given)
@@ -190,7 +192,7 @@ def test_ctrl_c_ends_a_search_and_costs_no_row(monkeypatch: pytest.MonkeyPatch) 
         try:
             assert process.stdout.readline() == "searching\n"
             process.send_signal(signal.SIGINT)
-            out, _ = process.communicate(timeout=120)
+            out, _ = process.communicate(timeout=TIMEOUT)
         finally:
             process.kill()
     n, found = out.split()
