@@ -22,6 +22,7 @@ from dmondrian.checkpoint.codec import METADATA_KEY, decode_blob, peek_forest
 from dmondrian.errors import CorruptError, ParameterError
 from dmondrian.tree.sparse_rows import sparse_rows
 from tests.checkpoint.conftest import make_tree
+from tests.cli.command import TIMEOUT
 
 Trees = list[dict[str, np.ndarray[Any, Any]]]
 
@@ -127,7 +128,11 @@ def test_bytes_do_not_depend_on_threads_or_process(trees: Trees) -> None:
     )
     outs = {
         subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=TIMEOUT,
         ).stdout
         for _ in range(2)
     }

@@ -14,7 +14,7 @@ import dmondrian
 from dmondrian import AMFClassifier, AMFRegressor
 from dmondrian.cli import main
 from dmondrian.cli.output import Output
-from tests.cli.command import ADULT, JOB, PROJECT, finish
+from tests.cli.command import ADULT, JOB, PROJECT, TIMEOUT, finish
 
 TRAIN_FILE = ADULT / "part-0000-train.parquet"
 
@@ -75,7 +75,7 @@ def test_no_command_is_a_usage_error():
 
 def test_the_package_is_run_as_the_command():
     words = [sys.executable, "-m", "dmondrian", "--version"]
-    printed = subprocess.run(words, cwd=PROJECT, check=True, timeout=60, capture_output=True)
+    printed = subprocess.run(words, cwd=PROJECT, check=True, timeout=TIMEOUT, capture_output=True)
     assert printed.stdout.decode().startswith("dmondrian ")
 
 
@@ -87,7 +87,7 @@ def test_mistakes_in_tables_are_reported_without_loading_a_cluster_or_a_store():
         "loaded = {'dask', 'distributed', 'obstore', 'pyarrow.parquet'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )
-    subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=True, timeout=TIMEOUT)
 
 
 def test_misspelt_algorithm_is_reported_with_line_and_nearest_name(capsys, tmp_path):
@@ -111,7 +111,7 @@ def test_misspelt_parameter_is_reported_with_line_and_nearest_name(capsys, tmp_p
     ("override", "complaint"),
     [
         ("forest.n_estimators=0", "n_estimators"),
-        ("forest.n_estimators=true", "got the boolean True"),
+        ("forest.n_estimators=true", "Got the boolean true"),
         ("forest.n_estimators=ten", "n_estimators"),
         ("forest.use_aggregation=1.5", "use_aggregation"),
         ("forest.predict_extension=lef", "predict_extension"),

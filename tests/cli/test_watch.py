@@ -28,6 +28,7 @@ from dmondrian.distributed import submit, train
 from dmondrian.distributed.scoring import heartbeat
 from dmondrian.distributed.scoring.heartbeat import Heartbeat
 from dmondrian.errors import ClusterError, ParameterError
+from dmondrian.store import Store
 from tests.checkpoint.run_folders import ASKED, PLAN, commit
 from tests.distributed.conftest import (
     ADULT,
@@ -281,6 +282,14 @@ def pass_the_gate() -> bool:
     return GATE.wait(PATIENCE)
 
 
+def beats_of(store: Store) -> int:
+    """How many signs of life the scoring of the newest job has given."""
+    job = jobs.newest(store)
+    assert job is not None
+    assert job.scoring is not None
+    return int(job.scoring.get("count", 0))  # none amid its being written
+
+
 def test_a_detached_job_stops_in_the_middle_of_its_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +304,8 @@ def test_a_detached_job_stops_in_the_middle_of_its_scores(
         wait_until(lambda: jobs.newest(store).scoring is not None)  # type: ignore[union-attr]  # it is there
         cancelling = pool.submit(reported, cancel, Run.open(tmp_path / "run"))
         wait_until(lambda: list((tmp_path / "run/jobs").glob("*.stop")))
-        time.sleep(2 * BEAT_SECONDS)  # until the job has looked
+        beats = beats_of(store)
+        wait_until(lambda: beats_of(store) > beats + 1)  # behind each it looks
         assert not cancelling.done()
         GATE.set()
         text = cancelling.result()

@@ -61,6 +61,8 @@ from tests.estimators.beside import (
 from tests.estimators.test_custom_loss import expectile, expectile_slope
 from tests.estimators.test_own_cost import logistic, logistic_slope
 
+PATIENCE = 60.0  # seconds that anything may take on a busy machine, kernels compiled on the way
+
 RNG = np.random.default_rng(0)
 X = RNG.random((ROWS, 2)).astype(np.float32)
 LABELS = np.where(X[:, 0] + 0.3 * RNG.normal(size=ROWS) > 0.5, "b", "a")
@@ -352,7 +354,7 @@ def test_a_fit_that_ends_amid_an_answer_changes_no_part_of_it(
         reported: np.ndarray = ask(self, *given)
         if is_first:
             is_first = False
-            begun(lambda: forest.fit(X, OTHERS)).join(60)
+            begun(lambda: forest.fit(X, OTHERS)).join(PATIENCE)
         return reported
 
     monkeypatch.setattr(type(forest), inner, ask_and_fit)
@@ -402,12 +404,12 @@ def test_an_answer_does_not_wait_for_the_whole_call(monkeypatch: pytest.MonkeyPa
     def slow(self: Forest, *given: Any) -> None:
         update(self, *given)
         is_begun.set()
-        assert is_answered.wait(60)  # learning goes on when somebody was answered
+        assert is_answered.wait(PATIENCE)  # learning goes on when somebody was answered
 
     monkeypatch.setattr(Forest, "_update", slow)
     with switching_often():
         learner = begun(lambda: forest.partial_fit(X, TARGETS))
-        assert is_begun.wait(60)
+        assert is_begun.wait(PATIENCE)
         forest.predict(X)
         assert forest.forest_.total_weight < 2 * ROWS
         is_answered.set()
@@ -423,7 +425,7 @@ def test_who_reads_for_long_keeps_no_reader_waiting() -> None:
         learner = begun(lambda: forest.partial_fit(X[:7], TARGETS[:7]))
         for _ in range(20):
             reader = begun(lambda: answers.append(forest.predict(NEW)))
-            reader.join(60)
+            reader.join(PATIENCE)
         assert learner.is_alive()
     learner.join()
     assert len(answers) == 20
@@ -453,8 +455,8 @@ def test_a_learner_that_fails_lets_others_in(
     assert failed.value.__notes__ == [f"the forest has learned the first 6 of the {ROWS} rows"]
     assert not hasattr(forest, "interval_scores_")  # of the rows before
     answers: list[np.ndarray] = []
-    begun(lambda: answers.append(forest.predict(NEW))).join(60)
-    begun(lambda: forest.partial_fit(X[:1], TARGETS[:1])).join(60)
+    begun(lambda: answers.append(forest.predict(NEW))).join(PATIENCE)
+    begun(lambda: forest.partial_fit(X[:1], TARGETS[:1])).join(PATIENCE)
     assert (answers[0] == expected.predict(NEW)).all()
     assert whole(forest) == whole(expected.partial_fit(X[:1], TARGETS[:1]))
 
@@ -468,7 +470,7 @@ def test_a_refused_call_forgets_nothing() -> None:
 
 def until(is_so: Callable[[], Any]) -> None:
     """Wait until something is so; fail if it is not soon."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while not is_so():
         assert time.monotonic() < end
         threading.Event().wait(0.01)
@@ -486,7 +488,7 @@ def in_time(work: Any) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     if errors:
         raise errors[0]
@@ -622,12 +624,12 @@ def test_an_interrupt_leaves_nobody_in(is_learner: bool, others: bool) -> None:
         other = threading.Thread(target=read, daemon=True)
         if others:
             other.start()
-            assert is_in.wait(20)
+            assert is_in.wait(PATIENCE)
         was_interrupted: list[bool] = []
         in_time(lambda n=n, found=was_interrupted: found.append(interrupted_at(n)))  # type: ignore[misc]
         is_over.set()
         if others:
-            other.join(20)
+            other.join(PATIENCE)
         in_time(learn_and_read)
         assert not turns.is_occupied
         assert not turns.is_taken
@@ -653,7 +655,7 @@ def test_one_row_opens_no_forest_to_readers_that_others_learn(
 
     def begin(self: Turns, n_trees: int) -> int:
         is_begun.set()
-        is_looked.wait(20)
+        is_looked.wait(PATIENCE)
         return size(self, n_trees)
 
     def see(self: Any, *given: Any) -> None:
@@ -664,11 +666,11 @@ def test_one_row_opens_no_forest_to_readers_that_others_learn(
     monkeypatch.setattr(Turns, "rows_at_once", begin)
     monkeypatch.setattr(Ensemble, "_learn", see)
     many = begun(lambda: forest.partial_fit(X, TARGETS))
-    assert is_begun.wait(20)
+    assert is_begun.wait(PATIENCE)
     row = threading.Thread(target=lambda: forest.partial_fit(X[:1], TARGETS[:1]))
     row.start()
-    many.join(20)
-    row.join(20)
+    many.join(PATIENCE)
+    row.join(PATIENCE)
     assert found
     assert all(found)
 
@@ -692,7 +694,7 @@ def test_who_comes_while_a_row_is_learned_is_let_in(
 
     handle_once(monkeypatch, (SingleRow, "learn"), handle)
     forest.partial_fit(X[:1], TARGETS[:1])
-    readers[0].join(20)
+    readers[0].join(PATIENCE)
     assert not readers[0].is_alive()
     assert are_seen
 
@@ -712,7 +714,7 @@ def test_who_is_let_in_before_it_waits_does_not_wait(monkeypatch: pytest.MonkeyP
             until(lambda: turns._readers)
             turns._admit()
             turns.is_taken = True  # as the learner goes on before the reader has the mutex
-        reader.join(20)
+        reader.join(PATIENCE)
         turns.is_taken = False
     assert not reader.is_alive()
 
@@ -745,23 +747,23 @@ def test_two_who_read_for_long_keep_no_reader_waiting(monkeypatch: pytest.Monkey
     def read() -> None:
         with one_state(forest):
             is_in.set()
-            is_over.wait(20)
+            is_over.wait(PATIENCE)
 
     monkeypatch.setattr(Turns, "_await_readers", count)
     first = begun(read)
-    assert is_in.wait(20)
+    assert is_in.wait(PATIENCE)
     learner = begun(lambda: forest.partial_fit(X[:7], TARGETS[:7]))
     while n_waits < 2 and learner.is_alive():
         threading.Event().wait(0.01)
     with one_state(forest):
         is_over.set()
-        first.join(20)
-        assert has_third.wait(20)
+        first.join(PATIENCE)
+        assert has_third.wait(PATIENCE)
         reader = threading.Thread(target=lambda: answers.append(forest.predict(NEW)), daemon=True)
         reader.start()
-        reader.join(5)
+        reader.join(PATIENCE)
         assert answers
-    learner.join(20)
+    learner.join(PATIENCE)
     assert not learner.is_alive()
 
 
@@ -779,7 +781,7 @@ def test_who_left_is_not_let_in() -> None:
     def learn() -> None:
         with turns.learning(), turns.alone():
             is_in.set()
-            is_over.wait(20)
+            is_over.wait(PATIENCE)
 
     def read() -> None:
         with turns.reading():
@@ -787,12 +789,12 @@ def test_who_left_is_not_let_in() -> None:
 
     turns._readers = Leaving()
     learner = begun(learn)
-    assert is_in.wait(20)
+    assert is_in.wait(PATIENCE)
     reader = begun(read)
     until(lambda: turns._readers)
     is_over.set()
-    learner.join(20)
-    reader.join(20)
+    learner.join(PATIENCE)
+    reader.join(PATIENCE)
     assert not turns.is_occupied
     in_time(learn)
 
@@ -843,7 +845,7 @@ def test_parts_are_long_again_when_nobody_waits() -> None:
         reader = begun(read)
         while not turns._is_awaited and reader.is_alive():
             is_in.wait(0.01)
-    reader.join(20)
+    reader.join(PATIENCE)
     with turns.learning():
         assert turns.rows_at_once(1) < long
     with turns.learning():
@@ -882,10 +884,10 @@ def forked() -> None:
         def stay(others: Any = others, is_in: Any = is_in, is_done: Any = is_done) -> None:
             with others:
                 is_in.set()
-                is_done.wait(60)
+                is_done.wait(PATIENCE)
 
         thread = begun(stay)
-        assert is_in.wait(60)
+        assert is_in.wait(PATIENCE)
         child = os.fork()
         if child == 0:
             status = 1

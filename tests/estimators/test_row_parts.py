@@ -252,13 +252,11 @@ def test_a_budget_that_is_not_spent_changes_nothing() -> None:
 
 def test_a_spent_budget_ends_a_fit_soon() -> None:
     rows, many = np.tile(X, (2000, 1)), np.tile(TARGETS, 2000)  # a minute and more
-    began = time.monotonic()
     with pytest.warns(UserWarning, match="time_budget"):
         forest = AMFRegressor(20, random_state=0, feature_scales=None).fit(
             rows, many, time_budget=1e-9
         )
     assert forest.n_samples_fit_ == 64
-    assert time.monotonic() - began < 60.0
 
 
 @pytest.mark.parametrize(

@@ -128,8 +128,8 @@ def test_what_holds_when_a_run_stops_is_not_raised_anew(tmp_path: Path) -> None:
                 "command": [
                     sys.executable, "-c",
                     "import subprocess, sys, time\n"
-                    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
-                    "time.sleep(60)",
+                    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+                    "time.sleep(600)",
                 ],
                 "timeout": 0.5,
             },
@@ -143,7 +143,7 @@ def test_a_call_that_fails_is_a_warning(
 ) -> None:
     began = time.monotonic()
     seen = look(Alerts("log_loss_window > 0.5", **options), [0.9])
-    assert time.monotonic() - began < 50.0  # not as long as what it started
+    assert time.monotonic() - began < 500.0  # not as long as what it started
     assert [event.kind for event in seen] == ["alert", "alert_failed"]
     assert match in seen[-1].text
     assert "secret" not in seen[-1].text
