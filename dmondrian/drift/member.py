@@ -209,7 +209,7 @@ class Member:
             self._answering = AnsweringTrees([*found], trees, scales)
         return self._answering
 
-    def frozen_trees(self, position: int) -> list[FrozenTree]:
+    def frozen_answering_trees(self, position: int) -> list[FrozenTree]:
         """Return :meth:`answering_trees` frozen; their answers begin with the outputs."""
         answering = self.answering_trees(position)
         output = self._output_of(answering)

@@ -49,7 +49,7 @@ from dmondrian.drift.label_policies import label_policies_of
 from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.scaled_trees import ScaledTrees
 from dmondrian.drift.stored_rows import kept_apart, stored_apart
-from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn, frozen_trees
+from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn, frozen_for_forecasts
 from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.labelled_rows import LabelledRows
@@ -155,7 +155,7 @@ class Members(Forest):
             self.scaled = ScaledTrees(parameters, self.tree_numbers.tolist())
         self.exponents_at_marks: dict[int, np.ndarray] = {}
         self.labels_are_known = False
-        self._copy_caught_up: Any = None  # see `caught_up`
+        self._predicting_copy: Any = None  # see `caught_up`
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as the state, and whether it is complete."""
@@ -282,7 +282,7 @@ class Members(Forest):
     def n_bytes(self) -> int:
         """Bytes of memory held by all trees, those of the copy of :meth:`caught_up` included."""
         beside = sum(
-            0 if part is None else part.n_bytes for part in (self.scaled, self._copy_caught_up)
+            0 if part is None else part.n_bytes for part in (self.scaled, self._predicting_copy)
         )
         return super().n_bytes + sum(member.n_bytes for member in self.members) + beside
 
@@ -391,7 +391,7 @@ class Members(Forest):
             own_times = None if times is None else times[part]
             born = self._birth_of(step, piece, *labels, n_threads)
             with alone(), interrupts_held():
-                self.labels_are_known, self._copy_caught_up = False, None
+                self.labels_are_known, self._predicting_copy = False, None
                 try:
                     answer = self._take_step(step, born, piece, *labels, own_times, n_threads)
                     if step.is_mark:
@@ -596,11 +596,11 @@ class Members(Forest):
         self.store.check_not_torn()
         if not (self.labels_are_known and self.position and len(self.waiting.y)):
             return self
-        if self._copy_caught_up is None:
+        if self._predicting_copy is None:
             copy: Any = type(self).from_state(*self.state())
             copy.learn_waiting(n_threads)
-            self._copy_caught_up = copy
-        copied: Self = self._copy_caught_up
+            self._predicting_copy = copy
+        copied: Self = self._predicting_copy
         return copied
 
     def learn_waiting(self, n_threads: int = 1) -> None:
@@ -652,9 +652,9 @@ class Members(Forest):
         if forest.position:
             for ensemble in (forest, forest.scaled_forest):
                 if ensemble is not None:
-                    frozen_trees(ensemble)
+                    frozen_for_forecasts(ensemble)
             run_threads(
-                lambda i: forest.members[i].frozen_trees(forest.position),
+                lambda i: forest.members[i].frozen_answering_trees(forest.position),
                 range(len(forest.members)),
                 n_threads,
             )

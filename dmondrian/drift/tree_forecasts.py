@@ -69,7 +69,7 @@ def forecast(
     return label_policies.forecasts(answers[:, :, 0], ensemble.store.origin)
 
 
-def frozen_trees(ensemble: Ensemble) -> list[FrozenTree]:
+def frozen_for_forecasts(ensemble: Ensemble) -> list[FrozenTree]:
     """Return the trees frozen; the next :func:`forecast` uses these."""
     predictor, trees = ensemble.predictor, ensemble.store.trees
     sample, lifetimes = predictor.sample_output, np.full(len(trees), np.inf)

@@ -23,7 +23,7 @@ from dmondrian.boosting.boosted_set import BoostedSet
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.drift.member import Member
 from dmondrian.drift.mixer import Mixer
-from dmondrian.drift.tree_forecasts import frozen_trees
+from dmondrian.drift.tree_forecasts import frozen_for_forecasts
 from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.labelled_rows import LabelledRows
@@ -79,7 +79,7 @@ def exported_weight(forest: Any) -> float:
 
 def member_trees(forest: DriftForest) -> MemberTrees:
     """Return the trees of a forest of :func:`forest_to_export`."""
-    permanent, n = frozen_trees(forest), len(forest.members)
+    permanent, n = frozen_for_forecasts(forest), len(forest.members)
     k = 1 if forest.label_policies.is_regression else forest.label_policies.n_outputs
     given = _given(forest)
     n_young = forest.ages.n_younger_than(forest.blocks.delay)
@@ -97,7 +97,7 @@ def member_trees(forest: DriftForest) -> MemberTrees:
     if scaled is not None:
         of_inputs[-2] = 1 + len(mixed)
         steps = [_given(scaled), given]
-        pairs = zip(scaled.store.trees, frozen_trees(scaled), strict=True)
+        pairs = zip(scaled.store.trees, frozen_for_forecasts(scaled), strict=True)
         trees = [plain_tree(tree, frozen, k, steps) for tree, frozen in pairs]
         each = len(trees) // n
         slots += [Slot(i, of_inputs[-2], trees[i * each : (i + 1) * each]) for i in range(n)]
@@ -147,7 +147,7 @@ def _given(ensemble: Ensemble) -> AsGiven:
 def _covering(member: Member, position: int, k: int, given: AsGiven) -> list[PlainTree]:
     """Return the member's tree of each octave."""
     answering, plain = member.answering_trees(position), []
-    pairs = zip(answering.trees, member.frozen_trees(position), strict=True)
+    pairs = zip(answering.trees, member.frozen_answering_trees(position), strict=True)
     for i, (tree, frozen) in enumerate(pairs):
         steps = [given]
         if answering.scales is not None:
