@@ -14,11 +14,13 @@ Scales are judged by the progressive loss of a small forest, and found in two se
 2. *Evolution*, where the choice is for good. *Idle* columns, those that a forest of that column
    alone forecasts no better with than one without any, are left out first, if that has a smaller
    loss. Then, of up to 200 columns (of more there are more steps along the score instead), each
-   round draws random sign vectors; for every one, two forests are tried whose scales are multiplied
-   by 2 to the power of plus and of minus the signs. The difference of their losses, times a
-   feature's sign and averaged over the vectors, estimates how the loss changes with that feature's
-   scale, for all features at once; each log scale then moves against it, by at most a factor of
-   two.
+   round draws random sign vectors; for every one, two trees are tried whose scales are multiplied
+   by 2 to the power of plus and of minus the signs. A tree gains what the forest of all trees of
+   the round loses less where that tree counts twice: so scales serve a forest, as those that are
+   best for a tree alone do not. The difference of the two gains, times a feature's sign and
+   averaged over the vectors, estimates how the loss changes with that feature's scale, for all
+   features at once; each log scale then moves along it, by at most a factor of two, and less from
+   round to round. Other trees judge where the rounds end, and the mean of their second half.
 
 The score is that of an aggregated forest; another takes the scales of an AMF, if they serve it.
 
@@ -44,22 +46,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dmondrian.ensemble.rows.encoded_rows import arranged
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE
-from dmondrian.ensemble.settings.parameters import ForestParameters
+from dmondrian.ensemble.settings.parameters import ForestParameters, policies
 from dmondrian.ensemble.sums.prediction_sums import Sums
 from dmondrian.ensemble.threads import run_threads
 from dmondrian.prequential.progressive_validation import RowArrays, Trial, TrialRows, late_loss
+from dmondrian.prequential.progressive_validation_kernels import write_losses
+from dmondrian.tree.box_encoding import read_only
 from dmondrian.tuning.scale_slopes import scores
 
-_ROUNDS = 10
-_PAIRS = 16  # pairs of forests tried in a round
-_PROBE_TREES = 2
+_ROUNDS = 20
+_PAIRS, _LEAST_PAIRS = 8, 4  # of trees tried in a round
+_SHORTER = 0.1  # by which moves are divided more at each round
+_JUDGES = 1 << 16  # number of the first tree that judges rounds: none that scales were found with
+_IDLE_TREES = 2  # of each column alone
 _TREES, _LEAST_TREES = 10, 2
 _CHEAP = 50  # classes up to which all rounds and trees are tried: a node has a number of each
 _CHUNKS = 2  # parts in which rows are predicted: far ahead, as scales are to last
@@ -110,18 +116,21 @@ def _judged(log_scales: np.ndarray, trial: Trial, rows: TrialRows) -> _Judged:
 
 
 def _judge(
-    parameters: ForestParameters, log_scales: np.ndarray, rows: TrialRows, n_threads: int
+    parameters: ForestParameters,
+    log_scales: np.ndarray,
+    rows: TrialRows,
+    n_threads: int,
+    first: int = 0,
 ) -> _Judged:
-    """Return scales, and what a small forest loses with them."""
+    """Return scales, and what a small forest loses with them, of trees numbered from ``first``."""
     scaled, half = _scaled(parameters, log_scales), len(rows[1]) // 2
-    trial = Trial(scaled, range(_n_trees(parameters)), rows, half, n_threads, _CHUNKS)
-    return _judged(log_scales, trial, rows)
+    numbers = range(first, first + _n_trees(parameters))
+    return _judged(log_scales, Trial(scaled, numbers, rows, half, n_threads, _CHUNKS), rows)
 
 
-def _n_trees(parameters: ForestParameters) -> int:
+def _n_trees(parameters: ForestParameters, most: int = _TREES, least: int = _LEAST_TREES) -> int:
     """Return the trees of the judging forest: fewer where there are many classes."""
-    n = _TREES * _CHEAP // max(parameters.n_classes, 1)
-    return min(max(n, _LEAST_TREES), _TREES)
+    return min(max(most * _CHEAP // max(parameters.n_classes, 1), least), most)
 
 
 class _ScoringTrial(Trial):
@@ -200,8 +209,15 @@ def learn_scales(
             without = _judge(parameters, own, judging, n_threads)
             best = min(without, best, key=lambda one: one.loss)
         if not is_wide:
-            is_small = np.abs(X).max(axis=0) <= 0.5 * LARGEST_SCALE
-            best = _by_evolution(parameters, best, varies, is_small, least, judging, n_threads)
+            # Scales of trees that are tried are up to 2: the column is to be a float32 then.
+            most = np.where(np.abs(X).max(axis=0) <= 0.5 * LARGEST_SCALE, np.inf, 0.0)
+            bounds = least, np.where(varies, most, 0.0)
+            later = _by_evolution(parameters, best.log_scales, varies, bounds, judging, n_threads)
+            plain, *others = (
+                _judge(parameters, log_scales, judging, n_threads, _JUDGES)
+                for log_scales in (plain.log_scales, best.log_scales, *later)
+            )
+            best = min(others, key=lambda one: one.loss)
     errors = _SURE if is_last and not is_wide else _SURE_BY_SCORE
     return best.scales if _is_better(best, plain, errors) else None
 
@@ -243,29 +259,32 @@ def _by_score(
 
 def _by_evolution(
     parameters: ForestParameters,
-    best: _Judged,
+    log_scales: np.ndarray,
     varies: np.ndarray,
-    is_small: np.ndarray,
-    least: np.ndarray,
+    bounds: tuple[np.ndarray, np.ndarray],
     rows: TrialRows,
     n_threads: int,
-) -> _Judged:
-    """Return better scales, found from random steps; or ``best``."""
-    log_scales = best.log_scales
-    most = np.where(is_small, np.inf, 0.0)  # of a step: twice the column is to be a float32
-    for turn in range(_ROUNDS * _n_trees(parameters) // _TREES):
-        signs = _signs(parameters.seed, turn, parameters.n_features)
-        steps = np.concatenate([log_scales + signs, log_scales - signs])
-        losses = _try(parameters, np.where(varies, np.minimum(steps, most), 0.0), rows, n_threads)
-        slopes = signs * (losses[:_PAIRS] - losses[_PAIRS:])[:, None]
-        mean = slopes.sum(axis=0) / _PAIRS
-        error = np.sqrt(((slopes - mean) ** 2).sum(axis=0)) / _PAIRS
-        moves = mean / (_WHOLE * np.maximum(error, np.finfo(float).tiny))
-        log_scales = _levelled(log_scales - np.clip(moves, -1.0, 1.0), varies, least)
-        found = _judge(parameters, log_scales, rows, n_threads)
-        if found.loss < best.loss:
-            best = found
-    return best
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return scales that random steps lead to: the last, and the mean of the second half of rounds.
+
+    ``bounds`` are the least and the largest log scales to try.
+    """
+    least, most = bounds
+    path, n = [], _n_trees(parameters, _PAIRS, _LEAST_PAIRS)
+    for turn in range(_ROUNDS):
+        signs = _signs(parameters.seed, turn, n, parameters.n_features)
+        steps = np.minimum(np.concatenate([log_scales + signs, log_scales - signs]), most)
+        first = _TREES + n * turn  # the same trees for both signs, others in each round
+        gains = _gains(parameters, np.where(varies, steps, 0.0), first, rows, n_threads)
+        slopes = signs * (gains[:n] - gains[n:])[:, None]
+        mean = slopes.sum(axis=0) / n
+        error = np.sqrt(((slopes - mean) ** 2).sum(axis=0)) / n
+        towards = mean / (_WHOLE * np.maximum(error, np.finfo(float).tiny))
+        move = np.clip(towards, -_MOST, _MOST) / (1.0 + _SHORTER * turn)
+        log_scales = _levelled(log_scales + move, varies, least)
+        path.append(log_scales)
+    late = np.stack(path[_ROUNDS // 2 :])
+    return log_scales, _levelled(late.sum(axis=0) / len(late), varies, least)
 
 
 def _idle(
@@ -298,7 +317,7 @@ def _losses_alone(
         alone = np.zeros((len(X), width), np.float32)
         if j < len(varies):
             alone[:, min(j, width - 1)] = X[:, j]
-        losses[j] = late_loss(of_width, range(_PROBE_TREES), (alone, y, w), n_chunks=_CHUNKS)
+        losses[j] = late_loss(of_width, range(_IDLE_TREES), (alone, y, w), n_chunks=_CHUNKS)
 
     run_threads(try_alone, [*np.flatnonzero(varies).tolist(), len(varies)], n_threads)
     return losses
@@ -350,25 +369,54 @@ def _standard_error(values: np.ndarray) -> float:
     return largest
 
 
-def _try(
-    parameters: ForestParameters, steps: np.ndarray, rows: TrialRows, n_threads: int
+class _ForecastTrial(Trial):
+    """A tree that forecast rows before it learned them.
+
+    Attributes
+    ----------
+    total : float64 array of shape (n - start, k)
+        Its forecasts.
+    """
+
+    def __init__(self, parameters: ForestParameters, number: int, rows: TrialRows) -> None:
+        self._totals: list[np.ndarray] = []
+        super().__init__(parameters, [number], rows, len(rows[1]) // 2, n_chunks=_CHUNKS)
+        self.total = np.concatenate(self._totals)
+
+    def _forecast(self, X: PreparedRows, out: np.ndarray) -> Sums:
+        forecast = super()._forecast(X, out)
+        self._totals.append(forecast.total)
+        return forecast
+
+
+def _gains(
+    parameters: ForestParameters, steps: np.ndarray, first: int, rows: TrialRows, n_threads: int
 ) -> np.ndarray:
-    """Return the loss of two small forests at each of the steps, relative to the largest."""
-    losses = np.empty(len(steps))
+    """Return what a forest of a tree at each of the steps loses less if that tree counts twice.
+
+    From -1 to 0, the greatest. Trees of both halves of the steps are numbered from ``first``.
+    """
+    tried: list[Any] = [None] * len(steps)
 
     def try_step(i: int) -> None:
-        first = _TREES + _PROBE_TREES * (i % _PAIRS)  # the same trees for both signs
-        numbers = range(first, first + _PROBE_TREES)
         scaled = _scaled(parameters, np.maximum(steps[i], 2 * _SMALLEST))
-        losses[i] = late_loss(scaled, numbers, rows, n_chunks=_CHUNKS)
+        tried[i] = _ForecastTrial(scaled, first + i % (len(steps) // 2), rows).total
 
     run_threads(try_step, range(len(steps)), n_threads)
-    return losses / max(losses.max(), np.finfo(float).tiny)
+    half = len(rows[1]) // 2
+    y, w, loss = read_only(rows[1][half:]), rows[2][half:], np.empty(len(rows[1]) - half)
+    together, policy = np.add.reduce(tried), policies(parameters).loss
+    gains = np.empty(len(steps))
+    for i, own in enumerate(tried):
+        write_losses(policy, together + own, len(steps) + 1, y, loss)
+        gains[i] = -math.fsum(loss * w)
+    gains -= gains.max()
+    return gains / max(-gains.min(), np.finfo(float).tiny)
 
 
-def _signs(seed: int, turn: int, d: int) -> np.ndarray:
-    """Return +1 and -1, float64 [pairs, d], from a stream of bits that no version changes."""
+def _signs(seed: int, turn: int, n: int, d: int) -> np.ndarray:
+    """Return +1 and -1, float64 [n, d], from a stream of bits that no version changes."""
     key = np.array([seed, turn], np.uint64)
-    bits = np.random.Philox(key=key).random_raw(-(-_PAIRS * d // 64))
-    drawn = np.unpackbits(bits.astype("<u8").view(np.uint8))[: _PAIRS * d]
-    return 2.0 * drawn.reshape(_PAIRS, d) - 1.0
+    bits = np.random.Philox(key=key).random_raw(-(-n * d // 64))
+    drawn = np.unpackbits(bits.astype("<u8").view(np.uint8))[: n * d]
+    return 2.0 * drawn.reshape(n, d) - 1.0

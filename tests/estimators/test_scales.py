@@ -79,7 +79,7 @@ def test_scales_that_do_not_help_are_not_used() -> None:
 
 def test_every_seed_has_its_own_signs() -> None:
     seeds = [0, 1, 2**63 + 1, 2**63 + 2, 2**64 - 1]
-    drawn = [_signs(seed, turn, 20) for seed in seeds for turn in range(2)]
+    drawn = [_signs(seed, turn, 16, 20) for seed in seeds for turn in range(2)]
     assert len({signs.tobytes() for signs in drawn}) == len(drawn)
     assert set(np.unique(drawn)) == {-1.0, 1.0}
     assert abs(np.mean(drawn)) < 0.1
