@@ -31,7 +31,6 @@ _TABLE_TYPES = {
 }  # fmt: skip
 
 INDEX = "the index of a data frame, written along with its columns; `include` names those to use"
-
 NULL = "null"  # type of a column of folders that has no value, or of a table that a file lacks
 
 _NO_TIMES = "bool", "time32", "time64"  # types of numbers whose order is not that of a stream
@@ -116,6 +115,11 @@ def choose_columns(
 
     The first file decides which columns there are; columns in `skip` are ignored, and those in
     `index` are left out, whether all files have them or not.
+
+    Raises
+    ------
+    SchemaError
+        Columns differ between files, or a file lacks one that is not null in its table.
     """
     skipped = set(skip)
     asked = dict.fromkeys(categorical, CATEGORY) | dict.fromkeys(texts, TEXT)
@@ -129,6 +133,13 @@ def choose_columns(
     indices = [name for name in dict.fromkeys(index) if name not in skipped | repeated]
     left_out += [(name, INDEX) for name in indices]
     skipped.update(indices)
+    for footer in footers:
+        if elsewhere := [name for name in footer.elsewhere if name not in skipped]:
+            raise SchemaError(
+                f"{footer.file.uri} lacks {_list(elsewhere)}, which its table has as the values of "
+                "partitions, or by a default, and these are not read: write the files anew with "
+                "all columns, or exclude those"
+            )
     # Of many small files most have the same columns: the first of each kind decides.
     distinct: dict[int, Footer] = {}
     for footer in footers:

@@ -69,6 +69,7 @@ class Footer:
     encrypted: tuple[str, ...] = ()  # columns that cannot be read
     content: bytes | None = None  # the whole file, if requested
     absent: tuple[str, ...] = ()  # columns of its table that the file lacks, of the type null
+    elsewhere: tuple[str, ...] = ()  # others that it lacks, which have values in its table
 
     @property
     def rows(self) -> int:
@@ -204,13 +205,16 @@ def _read_footer(
             if counts[name] == 1
         }
         types, absent = _columns_of_table(file, whole, types)
+        elsewhere = _with_values_elsewhere(file, whole)
         group_rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
         encrypted = encrypted_columns(parquet, tail, file.uri)
         asked = set(types if with_bounds is True else with_bounds or ()).difference(encrypted)
         bounds = _bounds(metadata, {name: type_ for name, type_ in types.items() if name in asked})
         index = index_names(list(types), whole.metadata)
     content = end if is_content_kept and is_whole else None
-    return Footer(file, types, repeated, group_rows, bounds, index, encrypted, content, absent)
+    return Footer(
+        file, types, repeated, group_rows, bounds, index, encrypted, content, absent, elsewhere
+    )
 
 
 def plain_columns(schema: pa.Schema) -> list[str]:
@@ -241,6 +245,15 @@ def _columns_of_table(
     else:  # without ids it is not known which columns are there by other names
         absent = tuple(name for name, number in file.columns if ids and number not in ids)
     return {**types, **dict.fromkeys(absent, pa.null())}, absent
+
+
+def _with_values_elsewhere(file: SourceFile, schema: pa.Schema) -> tuple[str, ...]:
+    """Return the columns that a file lacks and that are not null in its table."""
+    ids = {_field_id(field) for field in schema} - {None}
+    names = set(schema.names)
+    return tuple(
+        name for name, number in file.elsewhere if (number not in ids if ids else name not in names)
+    )
 
 
 def _bounds(metadata: pq.FileMetaData, types: Mapping[str, pa.DataType]) -> dict[str, list[Bounds]]:

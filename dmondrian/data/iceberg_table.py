@@ -55,7 +55,9 @@ class IcebergTable:
     state: TableState
     source: Any  # of pyiceberg
     files: LiveFiles
-    columns: tuple[tuple[str, int], ...]  # (name in its files, field id): null where they are not
+    # (name in its files, field id): null where they are not
+    columns: tuple[tuple[str, int], ...]
+    elsewhere: tuple[tuple[str, int], ...]  # those that have a value where they are not
 
     @property
     def name(self) -> str:
@@ -119,8 +121,8 @@ def open_iceberg(location: str, snapshot: int | None = None) -> IcebergTable:
         raise DataError(f"cannot read the Iceberg table {location}: {error}") from error
     version = NO_SNAPSHOT if found is None else int(found.snapshot_id)
     state = TableState(location, str(table.metadata.table_uuid), version)
-    columns = tuple(_columns(table, None if snapshot is None else found))
-    return IcebergTable(state, table, files, columns)
+    columns, elsewhere = _columns(table, None if snapshot is None else found)
+    return IcebergTable(state, table, files, tuple(columns), tuple(elsewhere))
 
 
 def live_iceberg_files(table: IcebergTable) -> list[SourceFile]:
@@ -227,13 +229,14 @@ def files_there(uris: Iterable[str]) -> Iterator[tuple[str, SourceFile]]:
 
 def _files(table: IcebergTable, uris: Iterable[str]) -> Iterator[tuple[str, SourceFile]]:
     """Yield uri and file of those that are there, with the columns of the table."""
-    return ((uri, replace(file, columns=table.columns)) for uri, file in files_there(uris))
+    for uri, file in files_there(uris):
+        yield uri, replace(file, columns=table.columns, elsewhere=table.elsewhere)
 
 
-def _columns(table: Any, snapshot: Any) -> Iterator[tuple[str, int]]:
-    """Yield the columns, of now or of a snapshot, that are null in files which lack them.
+def _columns(table: Any, snapshot: Any) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Return the columns, of now or of a snapshot, that are null in files which lack them; others.
 
-    Others may have a default, or the value of a partition.
+    Others have a default, or the value of a partition.
     """
     from pyiceberg.schema import sanitize_column_names
     from pyiceberg.transforms import IdentityTransform
@@ -247,9 +250,12 @@ def _columns(table: Any, snapshot: Any) -> Iterator[tuple[str, int]]:
     number = None if snapshot is None else snapshot.schema_id
     schema = table.schema() if number is None else table.schemas()[number]
     defaults = {one.field_id: one.initial_default for one in schema.fields}
+    columns: list[tuple[str, int]] = []
+    elsewhere: list[tuple[str, int]] = []
     for field in sanitize_column_names(schema).fields:
-        if field.field_id not in parts and defaults[field.field_id] is None:
-            yield field.name, field.field_id
+        is_null = field.field_id not in parts and defaults[field.field_id] is None
+        (columns if is_null else elsewhere).append((field.name, field.field_id))
+    return columns, elsewhere
 
 
 def _refuse_deletes(table: IcebergTable, uris: Iterable[str]) -> None:

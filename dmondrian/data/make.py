@@ -166,6 +166,7 @@ def make_plan(
     included = None if include is None else _names(include, "include")
     index = dict.fromkeys(name for footer in footers for name in footer.index)
     known = [*footers[0].types, *footers[0].repeated, *partitions]
+    elsewhere = dict.fromkeys(name for footer in footers for name in footer.elsewhere)
     roles = {
         "include": included or [],
         "target": [] if target is None else [target],
@@ -177,7 +178,7 @@ def make_plan(
         "time": [] if time is None else [time],
     }
     for role, names in roles.items():
-        require(names, known, role)
+        require(names, [*known, *elsewhere] if role == "exclude" else known, role)
     for footer in footers:
         check_once((target, weight, time), footer)
     if target is not None and target in (*excluded, weight):

@@ -62,6 +62,8 @@ class SourceFile:
     types: tuple[tuple[str, str], ...] = ()
     # (name, field id) of the columns of its table: null where the file lacks one; no ids in Delta
     columns: tuple[tuple[str, int | None], ...] = ()
+    # the same of columns that have a value where the file lacks them: of a partition, or a default
+    elsewhere: tuple[tuple[str, int], ...] = ()
 
     @property
     def version(self) -> Version:

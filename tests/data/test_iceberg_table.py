@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dmondrian.data import Arrivals, Plan, extend_plan, make_plan, make_scoring_plan, read_block
 from dmondrian.data.iceberg_manifests import live_files, plain_uri
-from dmondrian.errors import DataError, PlanError
+from dmondrian.errors import DataError, PlanError, SchemaError
 
 pytest.importorskip("pyiceberg")
 from pyiceberg import catalog as catalogs
@@ -384,6 +384,30 @@ def data_files(table: Any, values: pa.Table) -> list[Any]:
     from pyiceberg.io.pyarrow import _dataframe_to_data_files
 
     return list(_dataframe_to_data_files(table_metadata=table.metadata, df=values, io=table.io))
+
+
+@pytest.mark.parametrize("is_in_one", [False, True])
+def test_files_without_the_column_of_their_partition_are_refused(
+    table: Any, is_in_one: bool
+) -> None:
+    with table.update_spec() as change:  # as of a table of Hive that Spark migrated
+        change.add_identity("k")
+    table = catalogs.load_catalog("years").load_table("ns.rows")
+    table.delete("id >= 0")
+    made = data_files(table, rows(0, 6))
+    for file in made[is_in_one:]:
+        place = Path(file.file_path.removeprefix("file://"))
+        pq.write_table(pq.read_table(place).drop_columns(["k"]), place)
+    with table.transaction() as all_of_it, all_of_it.update_snapshot().fast_append() as append:
+        for file in made:
+            append.append_data_file(file)
+    assert set(table.scan().to_arrow()["k"].to_pylist()) == {"k0", "k1", "k2"}  # of its partitions
+    with pytest.raises(
+        SchemaError, match="lacks the column 'k', which its table has as the values"
+    ):
+        make_plan(NAME)
+    plan = make_plan(NAME, exclude=["k"])
+    assert sorted(ids(plan)) == [0, 1, 2, 3, 4, 5]
 
 
 def test_files_with_positional_deletes_are_refused(table: Any) -> None:
