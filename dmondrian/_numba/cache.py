@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import shutil
+import stat
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -61,26 +62,54 @@ def source_digest() -> str:
 
 
 def cache_folder() -> Path:
-    """Folder of the compiled kernels of this version of the sources.
+    """Folder that kernels compiled of this version of the sources are kept in.
 
-    ``DMONDRIAN_CACHE_DIR`` overrides the root, else ``XDG_CACHE_HOME``, else
-    ``~/.cache``, else a folder of this user in the system's temporary folder.
+    ``DMONDRIAN_CACHE_DIR`` overrides the root, else ``XDG_CACHE_HOME``, else ``~/.cache``. Where
+    that cannot be written, it is a folder of this user in the system's temporary folder; and where
+    there is none either, the first, in which no kernel is kept.
     """
+    first = _first_folder()
+    return first if _can_write(first) else _temporary_folder() or first
+
+
+def read_only_folder() -> Path | None:
+    """Folder of kernels that were compiled for others, as for an image, and cannot be written."""
+    first = _first_folder()
+    return None if cache_folder() == first else first
+
+
+def _first_folder() -> Path:
     root = os.environ.get("DMONDRIAN_CACHE_DIR")
     if root is None:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         root = os.path.join(base, "dmondrian")
-    folder = Path(root) / "kernels" / source_digest()
+    return Path(root) / "kernels" / source_digest()
+
+
+def _can_write(folder: Path) -> bool:
+    """Return whether a folder can be written, which is made if need be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
     except OSError:
-        pass  # a home without write permission: fall through to the temporary folder
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def _temporary_folder() -> Path | None:
+    """Folder among the temporary files; None if there is none that others cannot write."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
-    folder = Path(tempfile.gettempdir()) / f"dmondrian-{user}" / "kernels" / source_digest()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    try:
+        root = Path(tempfile.gettempdir()) / f"dmondrian-{user}"
+        root.mkdir(mode=0o700, exist_ok=True)
+        status = root.lstat()
+    except OSError:
+        return None
+    # Kernels are loaded as they are: another user who made the folder could have any code run.
+    is_own = stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_IWOTH
+    if hasattr(os, "getuid") and not (is_own and status.st_uid == os.getuid()):
+        return None
+    folder = root / "kernels" / source_digest()
+    return folder if _can_write(folder) else None
 
 
 def copy_cache(root: Path) -> None:
@@ -104,11 +133,15 @@ def announce() -> None:
 
     By the logger "dmondrian", at the level that is seen without any set-up of logging.
     """
-    logging.getLogger("dmondrian").warning(
+    folder = cache_folder()
+    text = (
         "compiling kernels for this machine, once: some seconds each, 10 to 30 for a forest; they "
-        "are kept in %s (`dmondrian warm` compiles all of them ahead of time)",
-        cache_folder(),
     )
+    if os.access(folder, os.W_OK):
+        text += "are kept in %s (`dmondrian warm` compiles all of them ahead of time)"
+    else:
+        text += "cannot be kept in %s: set DMONDRIAN_CACHE_DIR to a folder that can be written"
+    logging.getLogger("dmondrian").warning(text, folder)
 
 
 not_kept: list[OSError] = []

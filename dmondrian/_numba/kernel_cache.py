@@ -21,6 +21,7 @@ from dmondrian._numba.cache import (
     announce,
     cache_folder,
     locked,
+    read_only_folder,
     source_digest,
     warn_of_no_cache,
 )
@@ -63,6 +64,10 @@ class KernelCache(caching.Cache):
 
     def __init__(self, py_func: Callable[..., Any]) -> None:
         super().__init__(py_func)
+        self._found_in = [self._cache_file]
+        if (folder := read_only_folder()) is not None:
+            of_version = self._impl.filename_base, source_digest()
+            self._found_in.append(caching.IndexDataCacheFile(str(folder), *of_version))
         self._turn = ExitStack()  # from a search in vain to the end of the compilation
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -92,8 +97,12 @@ class KernelCache(caching.Cache):
         whoever compiles loads the rest.
         """
         rtsys.initialize(target_context)
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+        key = self._index_key(sig, target_context.codegen())
+        for files in self._found_in:
+            with suppress(OSError):  # a folder that may not be read has nothing
+                if (data := files.load(key)) is not None:
+                    return self._impl.rebuild(target_context, data)
+        return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:

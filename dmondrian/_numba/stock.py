@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -64,8 +65,10 @@ class _Kernel:
         """Return Numba's dispatcher, whose files lie in our folder."""
         known = config.CACHE_DIR
         try:
-            config.CACHE_DIR = str(cache_folder())
-            return numba.njit(cache=True, **FLAGS)(self.py_func)
+            folder = cache_folder()
+            config.CACHE_DIR = str(folder)
+            # Numba refuses to cache where it cannot write.
+            return numba.njit(cache=os.access(folder, os.W_OK), **FLAGS)(self.py_func)
         finally:
             config.CACHE_DIR = known
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -155,6 +156,88 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_only(
     ):
         assert thrice(2) == 6
     assert thrice(2) == 6
+
+
+OF_OTHERS = """
+import os, sys, tempfile
+from pathlib import Path
+from dmondrian._numba import cache, jit
+
+def make():
+    @jit.kernel
+    def twice(x):
+        return x + x
+    return twice
+
+folder = Path(os.environ["DMONDRIAN_CACHE_DIR"])
+assert make()(2) == 4
+for path in (folder, *folder.rglob("*")):
+    path.chmod(0o555 if path.is_dir() else 0o444)
+if os.geteuid() == 0:
+    os.setuid(65534)
+tempfile.tempdir = sys.argv[1]
+found = make()
+assert found(2) == 4
+print(found.stats.cache_hits.total(), end=" ")
+assert found(2.5) == 5.0  # is compiled
+again = make()
+assert (again(2), again(2.5)) == (4, 5.0)
+print(again.stats.cache_hits.total(), cache.cache_folder().is_relative_to(sys.argv[1]))
+"""
+
+
+@OURS
+@pytest.mark.skipif(os.name != "posix", reason="permissions as on Unix")
+def test_kernels_that_were_compiled_for_others_are_found_in_a_cache_that_is_read_only() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder, scratch = Path(place), Path(place, "scratch")
+        folder.chmod(0o755)
+        scratch.mkdir()
+        scratch.chmod(0o777)
+        script = folder / "kernel.py"
+        script.write_text(OF_OTHERS)
+        root = str(Path(dmondrian.__file__).parents[1])
+        env = {**os.environ, "DMONDRIAN_CACHE_DIR": str(folder / "warm"), "PYTHONPATH": root}
+        done = subprocess.run(
+            [sys.executable, str(script), str(scratch)],
+            env=env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        for path in (folder / "warm").rglob("*"):
+            path.chmod(0o755)  # to be deleted
+    assert done.stdout.split() == ["1", "2", "True"], done.stderr
+
+
+@OURS
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="not Linux")
+def test_where_nothing_can_be_written_kernels_are_compiled_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DMONDRIAN_CACHE_DIR", "/proc/kernels")
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+
+    @jit.kernel
+    def fourfold(x):
+        return 4 * x
+
+    with pytest.warns(UserWarning, match="could not be kept in /proc/kernels"):
+        assert fourfold(2) == 8
+
+
+@OURS
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="not Linux")
+def test_no_kernel_is_loaded_from_a_temporary_folder_that_others_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DMONDRIAN_CACHE_DIR", "/proc/kernels")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = tmp_path / f"dmondrian-{os.getuid()}"
+    assert _cache.cache_folder().is_relative_to(own)
+    assert own.stat().st_mode & 0o077 == 0
+    own.chmod(0o777)
+    assert not _cache.cache_folder().is_relative_to(tmp_path)
+    own.rename(tmp_path / "elsewhere")
+    own.symlink_to(tmp_path / "elsewhere")
+    assert not _cache.cache_folder().is_relative_to(tmp_path)
 
 
 @OURS
