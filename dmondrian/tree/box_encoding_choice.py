@@ -30,7 +30,6 @@ from dmondrian.tree.box_encoding import (
 from dmondrian.tree.quantization import LARGEST_UNIT, NO_STEP, TOO_FINE, log2_above, take_steps
 
 _LEAST = 3  # binary features from which two words of bits are less than the bounds
-_CHUNK = 65_536  # nodes looked at together
 _ENOUGH = 4096  # rows from which those behind are guessed, as is checked when these are written
 _SOME = 1024  # rows or nodes after which, and twice as many, .. features that do not fit are left
 # Steps between bounds at most, half of what 16 bits hold: values that go on growing would leave
@@ -199,9 +198,7 @@ def find_columns(n_features: int, boxes: Iterable[Boxes], X: np.ndarray | None =
 def boxes_of(trees: Sequence[nodes.Tree]) -> Iterator[Boxes]:
     """Yield the boxes of all nodes."""
     for tree in trees:
-        used = int(tree.head_i[nodes.N_NODES])
-        for start in range(0, used, _CHUNK):
-            part = slice(start, min(start + _CHUNK, used))
+        for part in nodes.chunks(tree):
             has_rows = tree.d[part, nodes.STAT] > 0.0
             yield *nodes.read_boxes(tree, part), has_rows
 

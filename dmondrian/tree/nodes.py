@@ -23,6 +23,7 @@ Row, in 32-bit words::
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +68,8 @@ _NOT_WEIGHED: dict[str, np.ndarray] = {
     "odds": np.empty(0, np.float64),
     "odds_exponent": np.empty(0, np.int32),
 }
-_CHUNK = 65_536  # nodes whose boxes are written anew at a time
+_MOST_TOGETHER = 65_536  # nodes whose boxes are read as floats at a time
+_BYTES_TOGETHER = 2**26  # and bytes of these: one node of a wide tree has a MiB of them
 
 
 class Tree(NamedTuple):
@@ -277,14 +279,20 @@ def widen_pool(tree: Tree, capacity: int) -> Tree:
 
 def lay_out(tree: Tree, columns: Columns) -> Tree:
     """Return the tree with its boxes written another way."""
-    used = int(tree.head_i[N_NODES])
     box, bits = _boxes(columns, tree.n_stats, len(tree.i))
     new = _with_views(tree._replace(box=box, bits=bits, columns=columns))
     times_of(new)[:] = times_of(tree)
-    for start in range(0, used, _CHUNK):
-        nodes = slice(start, min(start + _CHUNK, used))
+    for nodes in chunks(tree):
         write_boxes(new, nodes, *read_boxes(tree, nodes))
     return new
+
+
+def chunks(tree: Tree) -> Iterator[slice]:
+    """Yield the nodes in use, as many at a time as may have their boxes in memory as floats."""
+    used = int(tree.head_i[N_NODES])
+    size = max(1, min(_MOST_TOGETHER, _BYTES_TOGETHER // (8 * tree.n_features)))
+    for start in range(0, used, size):
+        yield slice(start, min(start + size, used))
 
 
 def bounds_of(tree: Tree, nodes: slice) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -345,3 +347,39 @@ def test_no_rows_do_not_decide_how_boxes_are_written() -> None:
     assert box_encoding_choice.alike([forest.trees[0], Forest(parameters(X), range(1)).trees[0]])
     forest.update(X, y)
     assert bytes_of(forest) == bytes_of(grown(X, y, ROWS))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_boxes_looked_at_one_by_one_are_written_as_all_at_once(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    X, y = draw(number)
+    at_once = grown(X, y, 50)
+    monkeypatch.setattr(nodes, "_BYTES_TOGETHER", 1)
+    one_by_one = grown(X, y, 50)
+    for tree, other in zip(at_once.store.trees, one_by_one.store.trees, strict=True):
+        assert len(list(nodes.chunks(tree))) == tree.head_i[nodes.N_NODES]
+        assert box_encoding_choice.are_same(tree.columns, other.columns)
+        used = len(list(nodes.chunks(tree)))
+        for box, its in ((tree.box, other.box), (tree.steps, other.steps), (tree.bits, other.bits)):
+            assert box[:used].tobytes() == its[:used].tobytes()
+
+
+def test_boxes_of_a_wide_tree_are_not_all_floats_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "_BYTES_TOGETHER", 2**22)
+    random = np.random.default_rng(0)
+    X = (random.random((300, 20_000), np.float32) < 0.5).astype(np.float32)
+    forest = grown(X, random.integers(0, 2, 300).astype(np.float64), 300)
+    tree = forest.store.trees[0]
+    as_floats = 8 * X.shape[1] * int(tree.head_i[nodes.N_NODES])
+    for act in (
+        lambda: box_encoding_choice.loaded_bytes([tree]),
+        lambda: nodes.lay_out(tree, tree.columns),
+    ):
+        act()  # compiles
+        tracemalloc.start()  # counts arrays
+        try:
+            act()
+            assert tracemalloc.get_traced_memory()[1] < as_floats / 2
+        finally:
+            tracemalloc.stop()
