@@ -47,6 +47,7 @@ CYCLIC_PARTS = {
 """The parts of a cyclic time, by what other times have in their place."""
 _KNOWN_PARTS = {*PARTS, *(part for pair in CYCLIC_PARTS.values() for part in pair)}
 FORMAT = 1
+_SHOWN = 60  # letters of a level, which may be a text of any length
 _ERA = 146_097 * 86_400_000_000  # microseconds of 400 years, after which the calendar repeats
 
 Label = str | int | bool
@@ -361,7 +362,8 @@ def describe_encoding(column: Column) -> str:
     """Return a short description of a column's encoding."""
     null = ", null indicator" if column.has_nulls else ""
     if column.kind == "category":
-        some = (f'"{level}"' if "," in level else level for level in column.levels[:4])
+        some = [one if len(one) <= _SHOWN else f"{one[:_SHOWN]}..." for one in column.levels[:4]]
+        some = [f'"{level}"' if "," in level else level for level in some]
         shown = ", ".join(some) + (", ..." if len(column.levels) > 4 else "")
         return f"{counted(len(column.levels), 'level')} ({shown}) and other{null}"
     if column.kind == "text":

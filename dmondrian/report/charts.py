@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 WIDTH, HEIGHT = 360, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 34
+LONGEST_NAME = 200  # letters of a category, which may be a text of any length
 _TICKS = 4
 _BESIDE = 16  # for the name of a vertical axis
 
@@ -222,8 +223,10 @@ def bar_chart(bars: Sequence[tuple[str, float]], y_format: Format, most: float =
     height = top + row * len(bars)
     largest = most or max(value for _, value in bars) or 1.0
     parts = []
-    labels = shortened([name for name, _ in bars], 18)
-    for i, ((name, value), shown) in enumerate(zip(bars, labels, strict=True)):
+    names = shortened([name for name, _ in bars], LONGEST_NAME)
+    values = [value for _, value in bars]
+    labels = shortened(names, 18)
+    for i, (name, value, shown) in enumerate(zip(names, values, labels, strict=True)):
         y, length = top + row * i, 170.0 * value / largest
         parts.append(
             f"<g><title>{escape(name)}: {y_format(value)}</title>"
@@ -231,8 +234,7 @@ def bar_chart(bars: Sequence[tuple[str, float]], y_format: Format, most: float =
             f'<rect class="s0 bar" x="128" y="{y + 3}" width="{max(length, 0.5):.1f}" height="13"/>'
             f'<text x="{133 + length:.1f}" y="{y + 13}">{y_format(value)}</text></g>'
         )
-    names = ", ".join(name for name, _ in bars[:8])
-    return _svg("".join(parts), f"bars of {names}", height)
+    return _svg("".join(parts), f"bars of {', '.join(names[:8])}", height)
 
 
 def matrix_chart(names: Sequence[str], counts: Sequence[Sequence[float]]) -> Markup:

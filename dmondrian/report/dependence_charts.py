@@ -14,7 +14,14 @@ from markupsafe import Markup
 
 from dmondrian._text.wording import size
 from dmondrian.errors import DMondrianError, ParameterError
-from dmondrian.report.charts import Line, bar_chart, histogram_chart, line_chart, shortened
+from dmondrian.report.charts import (
+    LONGEST_NAME,
+    Line,
+    bar_chart,
+    histogram_chart,
+    line_chart,
+    shortened,
+)
 from dmondrian.report.facts import Facts
 from dmondrian.report.number_format import metric, number, percent
 from dmondrian.report.rendering import Figure, render
@@ -137,7 +144,7 @@ def dependence(facts: Facts) -> Markup:
             figures.append(Figure(name, chart))
         else:
             rows = [(level, *(form(values[i]) for values in lines.values()))
-                    for i, level in enumerate(levels)]  # fmt: skip
+                    for i, level in enumerate(shortened(levels, LONGEST_NAME))]  # fmt: skip
             tables.append((name, ("level", *lines), rows))
         if one.column.kind == "category" and one.shares is not None:
             bars = list(zip(one.values, one.shares.tolist(), strict=True))

@@ -65,6 +65,13 @@ def test_levels_with_a_comma_are_quoted() -> None:
     assert describe_encoding(column) == '4 levels (DHL, GLS, "Post, Austria", UPS) and other'
 
 
+def test_long_texts_among_levels_are_cut() -> None:
+    levels = tuple(letter * 100_000 for letter in "abc")
+    column = Column("note", "category", "string", levels=levels, n_distinct=3)
+    assert describe_encoding(column).startswith(f"3 levels ({'a' * 60}..., {'b' * 60}..., ")
+    assert len(describe_encoding(column)) < 300
+
+
 @pytest.mark.parametrize("damage", ["format", "columns", "classes", "task"])
 def test_schema_that_is_not_whole_is_refused(schema: Schema, damage: str) -> None:
     stored = schema.to_json()

@@ -241,6 +241,13 @@ def test_no_two_labels_of_a_chart_read_the_same() -> None:
     assert re.findall(r">(1M)</text>", line_chart([million], "rows", short, short)) == ["1M"]
 
 
+def test_bars_of_long_texts_are_short_and_differ() -> None:
+    texts = [letter * 100_000 + end for letter in "ab" for end in "12"]
+    bars = bar_chart([(text, 0.5) for text in texts], percent)
+    assert len(bars) < 10_000
+    assert len(set(re.findall(r"<title>([^<]+)<", bars))) == 4
+
+
 def test_the_command(classified, tmp_path) -> None:
     file = tmp_path / "out.html"
     stdout, _ = call("report", classified.run_url, "-o", file, "--json")
