@@ -1,4 +1,4 @@
-"""Cache of the trees in a worker's memory, limited to a planned number of bytes.
+"""Cache of the trees in a worker's memory: few groups, within a planned number of bytes.
 
 Relies on stored trees never changing under their digests. Promises that trees are loaded by one
 task while others that need them wait, that a failed load is retried by the next task, that trees
@@ -25,7 +25,7 @@ WAIT_SECONDS = 900.0
 """How long a task waits for others to load or release their trees."""
 
 KEPT = 2
-"""Groups of trees kept without a memory limit: the current and the previous one."""
+"""Groups of trees kept when another is loaded, with that one: those of earlier checkpoints go."""
 
 
 @dataclass
@@ -95,19 +95,21 @@ class TreeCache:
                     )
 
     def _evict(self, n_bytes: int, capacity: int | None) -> bool:
-        """Evict idle groups, least recently used first, until `n_bytes` fit; return if they do."""
-        while not self._fits(n_bytes, capacity):
+        """Evict idle groups, least recently used first, until `n_bytes` fit; return if they do.
+
+        No more than `KEPT` stay even so, as a worker may learn meanwhile: it needs the memory.
+        """
+        while len(self._entries) >= KEPT or not self._fits(n_bytes, capacity):
             idle = next((key for key, entry in self._entries.items() if not entry.users), None)
             if idle is None:
-                return capacity is None or not self._entries
+                return not self._entries or self._fits(n_bytes, capacity)
             del self._entries[idle]
             pa.default_memory_pool().release_unused()
         return True
 
     def _fits(self, n_bytes: int, capacity: int | None) -> bool:
-        if capacity is None:
-            return len(self._entries) < KEPT
-        return sum(entry.n_bytes for entry in self._entries.values()) + n_bytes <= capacity
+        held = sum(entry.n_bytes for entry in self._entries.values())
+        return capacity is None or held + n_bytes <= capacity
 
     def _fill(self, entry: _Entry, load: Callable[[], Any]) -> None:
         value = load()

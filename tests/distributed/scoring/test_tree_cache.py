@@ -43,11 +43,18 @@ def test_what_is_loaded_is_lent_again_until_the_memory_is_needed() -> None:
     assert loads.of == {"a": 2, "b": 2}
 
 
-def test_without_a_limit_the_last_two_are_kept() -> None:
+@pytest.mark.parametrize("capacity", [None, 1000])
+def test_the_last_two_are_kept_however_much_memory_there_is(capacity: int | None) -> None:
     cache, loads = TreeCache(), Loads()
     for key in "abacb":
-        use(cache, loads, key, capacity=None)
+        use(cache, loads, key, capacity=capacity)
     assert loads.of == {"a": 1, "b": 2, "c": 1}
+
+
+def test_those_in_use_hinder_no_other_that_fits() -> None:
+    cache, loads = TreeCache(), Loads()
+    with cache.using("a", 10, 30, loads("a")), cache.using("b", 10, 30, loads("b")):
+        assert use(cache, loads, "c", capacity=30) == "C"
 
 
 def test_more_than_the_limit_is_loaded_alone() -> None:
