@@ -66,6 +66,12 @@ ONE_ALONE = (
 )
 """What to do where two processes follow one run."""
 
+GONE = (
+    "{url} holds no run any more: its folder was moved, deleted or unmounted while it was followed. "
+    "Put it back and start this again; without it a new run begins there"
+)
+"""What to do where the folder of a run is gone."""
+
 _TICK = 0.1  # seconds between two looks whether it is asked to end
 
 
@@ -205,7 +211,8 @@ def follow(
     ------
     DMondrianError
         See :func:`dmondrian.distributed.train`. A file that cannot be learned ends the call by its
-        name; when it has been repaired or taken away, the same call goes on.
+        name, after what came to be scored was scored; when it has been repaired or taken away, the
+        same call goes on. So does the folder of the run, if it is gone.
     KeyboardInterrupt
         After Ctrl-C while rows were learned: the first stops at a checkpoint, the second at once.
     """
@@ -259,6 +266,18 @@ def follow(
                 raise KeyboardInterrupt("asked to end before rows were learned")
             return found
 
+        @contextmanager
+        def scored_first() -> Iterator[None]:
+            """Score what has come before rows that cannot be learned end the call."""
+            try:
+                yield
+            except NoRowsError:
+                raise
+            except DataError:
+                if scoring is not None and not is_asked() and _has_model(url):
+                    scoring.look(connect_unless_asked, is_asked)
+                raise
+
         while not is_asked():
             began = time.monotonic()
             if scoring is not None and joining is not None and _has_model(url):
@@ -285,8 +304,10 @@ def follow(
             if now.has_come_since(before) and not (now.is_empty and not _exists(url)):
                 if metrics is not None:
                     metrics.data_came(now.newest)
+                if newest is not None and not _exists(url):
+                    raise CheckpointError(GONE.format(url=url))
                 try:
-                    with _about_joined(joining), about_batches(batches):
+                    with scored_first(), _about_joined(joining), about_batches(batches):
                         opened, plan = prepare_run(
                             estimator, data, target, url, run_options, plan_options,
                             checks_of(held_out, options.alerts), now.files, lags, is_asked,
@@ -302,7 +323,7 @@ def follow(
                 if is_asked():
                     break
                 try:
-                    with _about_joined(joining), about_batches(batches):
+                    with scored_first(), _about_joined(joining), about_batches(batches):
                         found = bring_to_end(opened, plan, options, connect_unless_asked, held_out)
                 except FencedError as error:
                     raise FencedError(f"{error}. {ONE_ALONE}") from error
@@ -329,7 +350,7 @@ def follow(
             if exports and not is_exported and not is_asked() and _has_model(url):
                 _export(url, exports)
                 is_exported = True
-            if scoring is not None and not is_asked() and _exists(url):
+            if scoring is not None and not is_asked() and _has_model(url):
                 scoring.look(connect_unless_asked, is_asked)
             if once or (batches is not None and batches.is_over and not n_taken):
                 break
@@ -446,7 +467,11 @@ def _export(url: str, files: Sequence[str | os.PathLike[str]]) -> None:
 
 
 def _has_model(url: str) -> bool:
-    return _exists(url) and bool(Run.open(url).manifests())
+    """Return whether a run has a checkpoint; its plan, which grows with files, is not read."""
+    try:
+        return bool(Run.open(url).manifests())
+    except CheckpointError:
+        return False
 
 
 def _wait(asked: Interrupts, seconds: float) -> None:

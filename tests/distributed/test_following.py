@@ -13,8 +13,9 @@ from deltalake import DeltaTable, write_deltalake
 from distributed import Client
 
 from dmondrian.checkpoint import Lease, Run
+from dmondrian.data import stored_plan
 from dmondrian.distributed import Learned, TrainedRun, follow, train
-from dmondrian.errors import DataError, FencedError, ParameterError
+from dmondrian.errors import CheckpointError, DataError, FencedError, ParameterError
 from tests.distributed.conftest import ADULT, COLUMNS, digests, forest
 
 Follow = Callable[..., TrainedRun | None]
@@ -227,6 +228,59 @@ def test_a_file_that_cannot_be_learned_ends_it_and_it_goes_on_without(
     bad.unlink()
     put(tmp_path / "data", 2)
     assert following(once=True).summary["rows"] == 300  # type: ignore[union-attr]
+
+
+def test_what_came_to_be_scored_is_scored_although_a_file_cannot_be_learned(
+    following: Follow, tmp_path: Path
+) -> None:
+    put(tmp_path / "data", 0)
+    following(once=True)
+    pq.write_table(pq.read_table(ADULT, columns=COLUMNS[:-1]), tmp_path / "data/0001.parquet")
+    put(tmp_path / "incoming", 2)
+    score = {"data": tmp_path / "incoming", "out": tmp_path / "scores"}
+    with pytest.raises(DataError, match=r"data/0001\.parquet lacks"):
+        following(once=True, score=score)
+    assert len(list(tmp_path.glob("scores/*/_manifest.json"))) == 1
+
+
+def test_a_run_whose_folder_goes_is_not_begun_anew(following: Follow, tmp_path: Path) -> None:
+    put(tmp_path / "data", 0)
+
+    def move(_: Learned) -> None:
+        (tmp_path / "run").rename(tmp_path / "elsewhere")
+        put(tmp_path / "data", 1)
+
+    with pytest.raises(CheckpointError, match="holds no run any more"):
+        following(interval=0.1, on_learned=move)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "elsewhere").rename(tmp_path / "run")
+    found = following(once=True)
+    assert found is not None
+    assert (found.summary["rows"], found.plan.n_rows) == (300, 600)
+
+
+def test_a_look_that_finds_nothing_reads_no_plan(
+    following: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Any] = []
+    looks: list[int] = []
+
+    def read(stream: Any) -> Any:
+        reads.append(stream)
+        return stored_plan(stream)
+
+    def wait(*_: Any) -> None:
+        looks.append(len(reads))
+        if len(looks) == 3:
+            raise StopError
+
+    put(tmp_path / "data", 0)
+    (tmp_path / "incoming").mkdir()
+    monkeypatch.setattr("dmondrian.distributed.following.stored_plan", read)
+    monkeypatch.setattr("dmondrian.distributed.following._wait", wait)
+    with pytest.raises(StopError):
+        following(score={"data": tmp_path / "incoming", "out": tmp_path / "scores"})
+    assert looks[0] == looks[2]
 
 
 def test_what_cannot_be_followed_is_refused(following: Follow, tmp_path: Path) -> None:
