@@ -67,7 +67,7 @@ ONE_ALONE = (
 """What to do where two processes follow one run."""
 
 GONE = (
-    "{url} holds no run any more: its folder was moved, deleted or unmounted while it was followed. "
+    "{url} holds no run any more: its folder was moved, deleted or unmounted meanwhile. "
     "Put it back and start this again; without it a new run begins there"
 )
 """What to do where the folder of a run is gone."""
