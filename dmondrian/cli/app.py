@@ -39,6 +39,7 @@ _EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreError, 4),
     (ClusterError, 5),
 )
+_UNTIL_ASKED = "follow", "serve"  # commands for which that is the way to end, whenever it comes
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 _EXIT_CODES_HELP = """\
@@ -49,7 +50,8 @@ exit codes:
   3    data that cannot be read, learned or scored, or that changed under a run
   4    a run folder, checkpoint or store that cannot be used
   5    workers lost beyond recovery, or a cluster that did not answer in time
-  130  interrupted (Ctrl-C, SIGTERM, SIGHUP); run the same command again to go on
+  130  interrupted (Ctrl-C, SIGTERM, SIGHUP); run the same command again to go on;
+       `follow` without --once and `serve` end with 0
 """
 
 _MODEL_HELP = "run folder or URL; add @POSITION for an earlier checkpoint, @best for the best"
@@ -87,19 +89,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Where it came through an `exec`, as of a dataclass that is made, Python notes it as one
         # that nobody caught and ends a module run by -m by SIGINT; the next `exec` forgets that.
         exec("")
-        return _report_stop(stop, output)
+        return _report_stop(stop, output, arguments)
     except BrokenPipeError:
         # The reader of stdout went away (`| head`); point stdout at nothing for the exit flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # noqa: BLE001  # the edge of the program: every error gets a code
         if isinstance(error.__cause__, KeyboardInterrupt):  # as an extension module was loaded
-            return _report_stop(error.__cause__, output)
+            return _report_stop(error.__cause__, output, arguments)
         return _report(error, output)
 
 
-def _report_stop(stop: KeyboardInterrupt, output: Output) -> int:
+def _report_stop(stop: KeyboardInterrupt, output: Output, arguments: argparse.Namespace) -> int:
     """Report that the command was asked to end; return its exit code."""
+    if arguments.command in _UNTIL_ASKED and not getattr(arguments, "once", False):
+        output.note(str(stop) or "stopped; what is saved is kept")
+        return 0
     output.note(f"interrupted: {str(stop) or 'run the same command again to go on'}")
     output.event("error", {"error": "KeyboardInterrupt", "exit_code": _INTERRUPTED})
     return _INTERRUPTED

@@ -1,4 +1,7 @@
-"""A command that is asked to end prints that and ends with 130, wherever it is in its work."""
+"""A command that is asked to end prints that, wherever it is in its work, and ends with 130.
+
+A service ends with 0.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from dmondrian import AMFClassifier
 from dmondrian.cli.signals import ending_in_order
 from tests.cli.command import ADULT, PROJECT, TIMEOUT, call, start, train_words
 
@@ -55,9 +59,12 @@ def has_worker(process: subprocess.Popen[str]) -> bool:
 
 
 def reported_after(
-    process: subprocess.Popen[str], is_time: Callable[[], bool], send: Callable[[int], object]
+    process: subprocess.Popen[str],
+    is_time: Callable[[], bool],
+    send: Callable[[int], object],
+    code: int = 130,
 ) -> str:
-    """Send a signal when it is time; return what the command printed on its way to 130."""
+    """Send a signal when it is time; return what the command printed on its way to its code."""
     try:
         while process.poll() is None and not is_time():
             time.sleep(0.01)
@@ -67,7 +74,7 @@ def reported_after(
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         raise
-    assert process.returncode == 130, f"exit code {process.returncode}\n{stderr}"
+    assert process.returncode == code, f"exit code {process.returncode}\n{stderr}"
     assert "Traceback" not in stderr
     assert "CancelledError" not in stderr
     return stderr
@@ -109,6 +116,22 @@ def test_an_interrupt_that_came_by_a_detour_has_the_same_code(tmp_path: Path, ho
     )  # fmt: skip
     assert done.returncode == 130, done.stderr
     assert done.stderr.startswith("interrupted: ")
+
+
+@LINUX
+@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("command", ["follow", "serve"])
+def test_a_service_that_is_asked_to_end_before_its_work_begins(
+    command: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    words = train_words(tmp_path / "run")[1:]
+    if command == "serve":
+        AMFClassifier(1, random_state=0).fit([[0.0], [1.0]], [0, 1]).save(tmp_path / "model")
+        words = [str(tmp_path / "model"), "--port", "0"]
+    process = start(command, *words)
+    reported_after(
+        process, lambda: catches(process, number), lambda pid: os.kill(pid, number), code=0
+    )
 
 
 @LINUX
