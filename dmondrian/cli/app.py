@@ -10,6 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from dmondrian import __version__
@@ -514,5 +515,7 @@ def _report(error: Exception, output: Output) -> int:
     known = isinstance(error, DMondrianError)
     message = str(error) if known else f"unexpected {type(error).__name__}: {error}"
     output.note(f"dmondrian: error: {message}")
-    output.event("error", {"error": type(error).__name__, "message": str(error), "exit_code": code})
+    with suppress(StoreError):  # where stdout cannot be written, which is the error
+        about = {"error": type(error).__name__, "message": str(error), "exit_code": code}
+        output.event("error", about)
     return code

@@ -12,13 +12,14 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from dmondrian._text.progress_bar import ProgressBar
 from dmondrian._text.wording import on_one_line
+from dmondrian.errors import StoreError
 
 if TYPE_CHECKING:
     from dmondrian.distributed import Progress
@@ -45,7 +46,7 @@ class Output:
     ) -> None:
         self.as_json = as_json
         self._stdout = stdout or sys.stdout
-        self._stderr = stderr or sys.stderr
+        self._stderr = cast("TextIO", _Notes(stderr or sys.stderr))
         self._bar = ProgressBar(self._stderr)
         self._remarks: dict[str, None] = {}  # made lately
 
@@ -53,15 +54,26 @@ class Output:
         """Write one JSON line to stdout; nothing without ``--json``."""
         if self.as_json:
             line = {"event": event, **_finite(values)}
-            self._stdout.write(json.dumps(line, allow_nan=False, default=str) + "\n")
-            self._stdout.flush()
+            self._write(json.dumps(line, allow_nan=False, default=str))
 
     def text(self, text: str) -> None:
         """Write text for people to stdout; nothing with ``--json``."""
         if not self.as_json:
             self._bar.make_way()
-            self._stdout.write(printable(text.rstrip("\n")) + "\n")
+            self._write(printable(text.rstrip("\n")))
+
+    def _write(self, line: str) -> None:
+        """Write a line to stdout."""
+        try:
+            self._stdout.write(line + "\n")
             self._stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise StoreError(
+                f"results cannot be written to stdout: {error.strerror or error}. What is saved is "
+                "kept: free some space there, and run the same command again"
+            ) from error
 
     def note(self, text: str) -> None:
         """Write a line to stderr, whichever the format of stdout."""
@@ -109,6 +121,34 @@ class Output:
     def close_bar(self) -> None:
         """End the line of a bar on a terminal."""
         self._bar.close()
+
+
+class _Notes:
+    """Stderr, without what cannot be written: no work ends as the disk with its log is full."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text if that is possible; return its length."""
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what waits, if that is possible."""
+        self._try(self._stream.flush)
+
+    @staticmethod
+    def _try(action: Callable[[], object]) -> None:
+        try:
+            action()
+        except BrokenPipeError:  # the reader went away
+            raise
+        except OSError:
+            return
 
 
 class _Logged(logging.Handler):
