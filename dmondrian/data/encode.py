@@ -122,7 +122,8 @@ def encode_target(
             f"unknown label {labels[codes[row]]!r} of the target {schema.target!r} at "
             f"{where(row)}: expected one of the {len(schema.classes)} classes known from training "
             f"({', '.join(repr(label) for label in schema.classes[:8])}"
-            f"{', ...' if len(schema.classes) > 8 else ''})"
+            f"{', ...' if len(schema.classes) > 8 else ''}); correct the row or take it out of the "
+            "data; classes that come later have to be named by `classes` when a run begins"
         )
     missing = index < 0
     return index.astype(np.float64), missing if missing.any() else None
