@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import datasets
-from benchmarks.pages import Figure, Number, Page, publish, runs_of, single
+from benchmarks.pages import Figure, Number, Page, middle, publish, runs_of, single
 from benchmarks.peers.runner import interpreter, save_input, score
 from benchmarks.peers.worker import BATCH, PARTS
 from benchmarks.records import RESULTS, Records, table
@@ -232,6 +232,18 @@ def ahead(model: str, other: str, metric: str = "log_loss", without: Sequence[st
     return find
 
 
+def price(model: str, other: str = "random forest 100") -> Figure:
+    """Return how many times as long a model learns as another, by the processor's seconds."""
+
+    def find(records: Records) -> Number:
+        own, its = (values(records, label, "fit_cpu_seconds") for label in (model, other))
+        labels, both = (model, other), own.keys() & its.keys()
+        of = [r for r in records if r["model"] in labels and r["set"] in both]
+        return middle((own[name] / its[name] for name in both), ".1f", of)
+
+    return find
+
+
 PAGE = Page(
     title="Quality",
     question="How good are AMF's forecasts over all sets, beside online and batch peers?",
@@ -261,6 +273,9 @@ PAGE = Page(
         **{f"late_{peer}": ahead(LATER, label) for peer, label in BOOSTING.items()},
         "late_forest_r2": ahead(LATER, "random forest 100", "r2"),
         "late_lightgbm_r2": ahead(LATER, "LightGBM 100", "r2"),
+        "price": price("dmondrian 100"),
+        "late_price": price(LATER),
+        "lightgbm_price": price("LightGBM 100"),
         "late_scaled": ahead(LATER, OURS[2]),
         "late_scaled_r2": ahead(LATER, OURS[2], "r2"),
         "late_trump": loss("trump_approval", LATER, "r2"),
@@ -317,7 +332,9 @@ PAGE = Page(
         " {late_hist}, of XGBoost on {late_xgboost} and of CatBoost on {late_catboost}. The R2 of"
         " trump_approval is {late_trump} in place of {scaled_trump}; it is higher on"
         " {late_scaled_r2} sets, than that of the random forest on {late_forest_r2}, of LightGBM"
-        " on {late_lightgbm_r2}.",
+        " on {late_lightgbm_r2}. By the processor's seconds a hundred trees learn {price} times as"
+        " long as that random forest, these ten members {late_price} and LightGBM"
+        " {lightgbm_price}.",
         "Learned feature scales matter most where many columns are noise: on synthetic_d100_k5"
         " they take the loss from {noise_plain} to {noise}, and calibration takes it to"
         " {noise_calibrated}.",

@@ -49,24 +49,36 @@ CLAIMS = (
         "catboost",
     ),
     Claim(
-        "scaled-forest",
-        "sets on which ten AMF members that follow the stream and mix boosted sets and scaled"
-        " trees, frozen after one pass, have a lower held-out log loss than a random forest of a"
-        " hundred trees",
+        "quality-price",
+        "times the processor's seconds of that random forest that they learn",
         "quality",
-        "scaled_forest",
+        "price",
     ),
     Claim(
-        "scaled-lightgbm",
+        "late-forest",
+        "sets on which ten AMF members that follow the stream with a delay of its labels and mix"
+        " boosted sets and scaled trees, frozen after one pass, have a lower held-out log loss than"
+        " a random forest of a hundred trees",
+        "quality",
+        "late_forest",
+    ),
+    Claim(
+        "late-lightgbm",
         "sets on which they have a lower one than LightGBM with its defaults",
         "quality",
-        "scaled_lightgbm",
+        "late_lightgbm",
     ),
     Claim(
-        "scaled-catboost",
+        "late-catboost",
         "sets on which they have a lower one than CatBoost with a hundred rounds",
         "quality",
-        "scaled_catboost",
+        "late_catboost",
+    ),
+    Claim(
+        "late-price",
+        "times the processor's seconds of that random forest that they learn",
+        "quality",
+        "late_price",
     ),
     Claim(
         "quality-onelearn",
@@ -87,12 +99,6 @@ CLAIMS = (
         "seconds",
     ),
     Claim(
-        "rounding-bytes",
-        "bytes of a rounded node, per cent of one of `float32`",
-        "rounding",
-        "bytes",
-    ),
-    Claim(
         "learn-onelearn",
         "times as fast as onelearn to learn, with its settings",
         "throughput",
@@ -101,13 +107,6 @@ CLAIMS = (
     Claim("learn-garden", "times as fast as scikit-garden to learn", "throughput", "learn_garden"),
     Claim(
         "predict-onelearn", "times as fast as onelearn to predict", "throughput", "predict_onelearn"
-    ),
-    Claim(
-        "online-arf",
-        "times as fast as river's adaptive random forest to learn, online random"
-        " forest of ten trees",
-        "online_forests",
-        "times_arf",
     ),
     Claim(
         "predict-forest",

@@ -163,7 +163,10 @@ def test_a_batch_that_cannot_be_learned_is_given_anew(
 
     train(forest(), source(rows.slice(0, 2000)), run=tmp_path / "run", **options(client))
     before = sorted(batches.iterdir())
-    for other, words in ((wrong, "unknown label '.'.* by `classes`"), (rows.drop(["age"]), "lacks .*age")):
+    for other, words in (
+        (wrong, "unknown label '.'.* by `classes`"),
+        (rows.drop(["age"]), "lacks .*age"),
+    ):
         with pytest.raises(DMondrianError, match=words):
             train(forest(), source(other), run=tmp_path / "run", **options(client))
     assert sorted(batches.iterdir()) == before
