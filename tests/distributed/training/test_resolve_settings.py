@@ -33,7 +33,8 @@ GROUP = 300  # rows of a row group
 def source(tmp_path: Path) -> str:
     rng = np.random.default_rng(0)
     x = rng.random((6000, 2))
-    table = pa.table({"a": x[:, 0], "b": x[:, 1], "y": (x[:, 0] > 0.5) ^ (rng.random(6000) < 0.2)})
+    y = (np.sin(25.0 * x[:, 0]) > 0.0) ^ (rng.random(6000) < 0.05)  # many splits of one column
+    table = pa.table({"a": x[:, 0], "b": x[:, 1], "y": y})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=GROUP)
     return str(tmp_path / "rows.parquet")
 
