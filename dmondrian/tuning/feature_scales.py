@@ -129,7 +129,7 @@ def _judge(
 
 
 def _n_trees(parameters: ForestParameters, most: int = _TREES, least: int = _LEAST_TREES) -> int:
-    """Return the trees of the judging forest: fewer where there are many classes."""
+    """Return how many trees to try, by default to judge with: fewer where classes are many."""
     return min(max(most * _CHEAP // max(parameters.n_classes, 1), least), most)
 
 
@@ -179,8 +179,8 @@ def learn_scales(
     n_threads : int
         Threads over the trees or forests that are tried.
     is_last : bool
-        Whether the choice is for good, and worth hundreds of forests, or dozens where there are
-        many features; else a dozen are tried.
+        Whether the choice is for good, and worth hundreds of trees that are tried beside the score,
+        or more steps along it where there are many features.
     """
     X, y, w = rows
     varies = X.min(axis=0) < X.max(axis=0)
@@ -211,8 +211,9 @@ def learn_scales(
         if not is_wide:
             # Scales of trees that are tried are up to 2: the column is to be a float32 then.
             most = np.where(np.abs(X).max(axis=0) <= 0.5 * LARGEST_SCALE, np.inf, 0.0)
-            bounds = least, np.where(varies, most, 0.0)
-            later = _by_evolution(parameters, best.log_scales, varies, bounds, judging, n_threads)
+            later = _by_evolution(
+                parameters, best.log_scales, varies, (least, most), judging, n_threads
+            )
             plain, *others = (
                 _judge(parameters, log_scales, judging, n_threads, _JUDGES)
                 for log_scales in (plain.log_scales, best.log_scales, *later)

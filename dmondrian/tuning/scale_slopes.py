@@ -27,10 +27,8 @@ import numpy as np
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.threads import run_threads
 from dmondrian.tree.box_encoding import read_only
-from dmondrian.tree.nodes import N_NODES, read_boxes
+from dmondrian.tree.nodes import N_NODES, chunks, read_boxes
 from dmondrian.tuning.scale_slopes_kernels import add_advantages, add_levels, add_scores
-
-_CHUNK = 4096  # nodes whose boxes are read at a time
 
 
 def scores(
@@ -76,10 +74,9 @@ def scores(
 
     def add(t: int) -> None:
         nodes, depths = found[t]
-        for first in range(0, len(nodes), _CHUNK):
-            lower, upper = read_boxes(trees[t], slice(first, min(first + _CHUNK, len(nodes))))
-            bounds = read_only(np.concatenate([lower, upper], axis=1))
-            add_scores(trees[t], first, bounds, nodes, depths, levels, sums[t, 0], sums[t, 1])
+        for part in chunks(trees[t]):
+            bounds = read_only(np.concatenate(read_boxes(trees[t], part), axis=1))
+            add_scores(trees[t], part.start, bounds, nodes, depths, levels, sums[t, 0], sums[t, 1])
 
     run_threads(add, range(len(trees)), n_threads)
     return sums.sum(axis=0)

@@ -200,7 +200,7 @@ def test_kernels_that_were_compiled_for_others_are_found_in_a_cache_that_is_read
         env = {**os.environ, "DMONDRIAN_CACHE_DIR": str(folder / "warm"), "PYTHONPATH": root}
         done = subprocess.run(
             [sys.executable, str(script), str(scratch)],
-            env=env, capture_output=True, text=True, check=False,
+            env=env, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
         for path in (folder / "warm").rglob("*"):
             path.chmod(0o755)  # to be deleted

@@ -25,7 +25,7 @@ from dmondrian._text.progress_bar import LOG_SECONDS, ProgressBar
 from dmondrian.cli import main
 from dmondrian.cli.output import Output, table, written
 from dmondrian.distributed import Progress
-from tests.cli.command import ADULT
+from tests.cli.command import ADULT, TIMEOUT
 
 
 class Terminal(io.StringIO):
@@ -284,10 +284,12 @@ def test_what_comes_as_a_warning_and_in_the_log_is_reported_once() -> None:
 def test_a_full_disk_of_the_log_ends_no_work_and_one_of_results_is_named(words: list[str]) -> None:
     command = [sys.executable, "-m", "dmondrian.cli", "schema", str(ADULT / "missing"), *words]
     with open("/dev/full", "w") as full:
-        of_notes = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, check=False)
+        of_notes = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=full, check=False, timeout=TIMEOUT
+        )
         command[4] = str(ADULT)
         of_results = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=TIMEOUT
         )
     assert of_notes.returncode == 3
     assert of_results.returncode == 4

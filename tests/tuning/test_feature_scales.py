@@ -24,6 +24,7 @@ from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.ensemble.rows.encoded_rows import arranged
 from dmondrian.ensemble.settings.feature_units import round_to, units_of
 from dmondrian.prequential.progressive_validation import Trial, late_loss
+from dmondrian.tree import nodes
 from dmondrian.tree.nodes import fields
 from dmondrian.tuning import auto_settings, feature_scales, scale_slopes
 from dmondrian.tuning.feature_scales import (
@@ -544,7 +545,7 @@ def test_the_boxes_of_large_trees_are_read_in_parts(monkeypatch: pytest.MonkeyPa
     given = forest, X[100:], y[100:], np.ones(SHORT - 100), np.ones(SHORT - 100)
     whole = scale_slopes.scores(*given)
     assert (whole[0] != 0.0).all()
-    monkeypatch.setattr(scale_slopes, "_CHUNK", 7)
+    monkeypatch.setattr(nodes, "_MOST_TOGETHER", 7)
     assert scale_slopes.scores(*given).tobytes() == whole.tobytes()
 
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.cli.command import TIMEOUT
+
 pytest.importorskip("resource")
 
 SCRIPT = """
@@ -29,7 +31,7 @@ if __name__ == "__main__":
 def run(*limits: int) -> list[str]:
     """Check limits in another process; return what was reported and, last, the limit then."""
     command = [sys.executable, "-c", SCRIPT, *map(str, limits)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=TIMEOUT)
     return done.stdout.splitlines()
 
 
