@@ -83,7 +83,7 @@ def once(shape: Shape, X: np.ndarray, y: np.ndarray) -> dict[str, Any]:
         "depth": depth_of(model, X),
     }
     model.predict_proba(X)  # freezes
-    about["is_frozen"] = grown.predictor.frozen.kept is not None
+    about["is_frozen"] = grown.predictor.frozen_cache.kept is not None
     return {**about, "learn": learn, "predict": share * seconds(lambda: model.predict_proba(X))}
 
 

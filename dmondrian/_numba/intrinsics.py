@@ -164,8 +164,8 @@ def _speculate(typing_context, number, guess, level):  # type: ignore[no-untyped
         with builder.if_then(builder.icmp_signed("==", args[0], args[1]), likely=True):
             builder.store(builder.call(hidden, [guess]), chosen)
             builder.store(builder.sub(args[2], ir.Constant(kind, 1)), at)
-        found = builder.load(chosen), builder.load(at)
-        return context.make_tuple(builder, signature.return_type, found)
+        loaded = builder.load(chosen), builder.load(at)
+        return context.make_tuple(builder, signature.return_type, loaded)
 
     pair = types.containers.UniTuple(types.int64, 2)
     return pair(types.int64, types.int64, types.int64), generate

@@ -61,10 +61,10 @@ def is_compiling() -> bool:
 
 def compilations() -> dict[str, int]:
     """Return how often this process had to compile kernels, by their dotted names."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for each in _KERNELS:
-        found[f"{each.__module__}.{each.__qualname__}"] += each.stats.cache_misses.total()
-    return dict(+found)
+        counts[f"{each.__module__}.{each.__qualname__}"] += each.stats.cache_misses.total()
+    return dict(+counts)
 
 
 @functools.lru_cache(maxsize=64)

@@ -72,8 +72,8 @@ class KernelCache(caching.Cache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         self._turn.close()  # of a compilation that failed
-        found = self._read(sig, target_context)
-        if found is None:
+        overload = self._read(sig, target_context)
+        if overload is None:
             announce()
             key = self._index_key(sig, target_context.codegen())
             code = repr((self._impl.filename_base, key))
@@ -82,13 +82,13 @@ class KernelCache(caching.Cache):
             with suppress(OSError):
                 path = cache_folder() / f"{name}.turn"
                 self._turn.enter_context(locked(path, TURN_SECONDS))
-            found = self._read(sig, target_context)
-            if found is not None:
+            overload = self._read(sig, target_context)
+            if overload is not None:
                 self._turn.close()
             else:  # what is compiled stays: looking for garbage in it would only take time
                 self._turn.callback(gc.set_threshold, *gc.get_threshold())
                 gc.set_threshold(200_000, 20, 100)
-        return found
+        return overload
 
     def _read(self, sig: Any, target_context: Any) -> Any:
         """Return a kernel read from the cache, or None; loads no parts of Numba but its memory's.

@@ -37,13 +37,13 @@ def left_out() -> frozenset[str]:
         If one of them is none of :data:`MECHANISMS`.
     """
     names = os.environ.get("DMONDRIAN_WITHOUT", "").replace(" ", "").split(",")
-    found = frozenset(name for name in names if name)
-    if unknown := sorted(found - set(MECHANISMS)):
+    mechanisms = frozenset(name for name in names if name)
+    if unknown := sorted(mechanisms - set(MECHANISMS)):
         raise ParameterError(
             f"DMONDRIAN_WITHOUT names {', '.join(unknown)}: name some of {', '.join(MECHANISMS)}, "
             "separated by commas"
         )
-    return found
+    return mechanisms
 
 
 def uses(mechanism: str) -> bool:

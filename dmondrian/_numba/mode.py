@@ -23,9 +23,9 @@ def is_stock() -> bool:
 
     ``DMONDRIAN_NUMBA_STOCK`` = 1 asks for it, and 0 for our passes with any version.
     """
-    asked = os.environ.get("DMONDRIAN_NUMBA_STOCK", "")
-    if asked in ("0", "1"):
-        return asked == "1"
+    setting = os.environ.get("DMONDRIAN_NUMBA_STOCK", "")
+    if setting in ("0", "1"):
+        return setting == "1"
     version = tuple(int(part) for part in numba.__version__.split(".")[:2])
     reason = "" if TESTED[0] <= version < TESTED[1] else "was not tested"
     if not reason:

@@ -39,10 +39,10 @@ class _KernelLower(Lower):
     """Counts no references to what a kernel is given."""
 
     def extract_function_arguments(self) -> list[Any]:
-        kinds, given = self.fndesc.argtypes, super().extract_function_arguments()
+        kinds, arguments = self.fndesc.argtypes, super().extract_function_arguments()
         self.fnargs = [
             uncounted(self.context, self.builder, kind, value)
-            for kind, value in zip(kinds, given, strict=True)
+            for kind, value in zip(kinds, arguments, strict=True)
         ]
         return self.fnargs
 

@@ -92,10 +92,10 @@ class _Kernel:
     def entry(self, arguments: tuple[Any, ...]) -> Any:
         """Return what is called with arguments of these types."""
         kinds = tuple(numba.typeof(argument) for argument in arguments)
-        found = self._ready.get(kinds)
-        if found is None:
-            found = self._ready[kinds] = self._compile(kinds)
-        return found
+        compiled = self._ready.get(kinds)
+        if compiled is None:
+            compiled = self._ready[kinds] = self._compile(kinds)
+        return compiled
 
     def _compile(self, kinds: tuple[Any, ...]) -> Any:
         """Return what was compiled, or found on disk."""

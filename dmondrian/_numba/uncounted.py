@@ -16,7 +16,7 @@ def uncounted(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     if isinstance(kind, types.BaseTuple):
         for k, each in enumerate(kind.types):
             known = builder.extract_value(value, k)
-            found = uncounted(context, builder, each, known)
-            if found is not known:
-                value = builder.insert_value(value, found, k)
+            element = uncounted(context, builder, each, known)
+            if element is not known:
+                value = builder.insert_value(value, element, k)
     return value

@@ -159,7 +159,7 @@ class BoostedSet:
         float64 [len(rounds)]
         """
         a_round = len(self.trees.outputs) // max(1, self.n_rounds)
-        marks, found = np.array(rounds, np.int64) * a_round, np.empty(len(rounds))
+        marks, losses = np.array(rounds, np.int64) * a_round, np.empty(len(rounds))
         loss: LogLoss | SquaredLoss = LogLoss(len(self.first_scores))
         first = self.first_scores
         if self.is_regression:
@@ -172,8 +172,8 @@ class BoostedSet:
         judging = LabelledRows(read_only(X), labels, read_only(w))
         scores = np.empty((_ROWS_JUDGED, len(first)))
         ways = make_ways(self.trees)
-        sum_losses(loss, self.trees, marks, first, judging, ways, scores, found)
-        return found
+        sum_losses(loss, self.trees, marks, first, judging, ways, scores, losses)
+        return losses
 
     def answer(self, X: np.ndarray) -> np.ndarray:
         """Return what it answers rows float32 [n, d].
@@ -190,9 +190,9 @@ class BoostedSet:
 
     def to_json(self) -> dict[str, Any]:
         """Return the set as text."""
-        found: dict[str, Any] = {name: packed(part) for name, part in self.trees._asdict().items()}
-        found |= {"n": len(self.trees.outputs), "first_scores": packed(self.first_scores)}
-        return found | ({"scale": self.scale} if self.is_regression else {})
+        parts: dict[str, Any] = {name: packed(part) for name, part in self.trees._asdict().items()}
+        parts |= {"n": len(self.trees.outputs), "first_scores": packed(self.first_scores)}
+        return parts | ({"scale": self.scale} if self.is_regression else {})
 
     @classmethod
     def from_json(cls, stored: Any, d: int, n_classes: int, growing: Growing) -> BoostedSet:

@@ -139,10 +139,10 @@ class BoostedStream:
         before = self._kept.position
         if self.next_birth(before) > before + len(y):
             return None
-        found = copy.copy(self)
-        found._kept = self._kept.copy()
-        found.learn(X, y, w)
-        return found
+        after = copy.copy(self)
+        after._kept = self._kept.copy()
+        after.learn(X, y, w)
+        return after
 
     def learn(self, X: np.ndarray, y: np.ndarray, w: np.ndarray) -> None:
         """Take the rows that come next; fit the last set born among them, or behind them.
@@ -178,8 +178,8 @@ class BoostedStream:
             since = self._kept.newest(n_since)
             least = growing.n_rounds if self._n_classes else _LEAST_OF_NUMBERS
             most = most_rounds_of(self._n_classes, self._d)
-            found = rounds_after(self.newest, since, least, most)
-            growing = growing if found is None else growing._replace(n_rounds=found)
+            n_rounds = rounds_after(self.newest, since, least, most)
+            growing = growing if n_rounds is None else growing._replace(n_rounds=n_rounds)
         return BoostedSet.fit(rows.X, y, rows.w, self._n_classes, growing, self._monotone)
 
     def kept_rows(self) -> LabelledRows:
@@ -189,11 +189,11 @@ class BoostedStream:
     @property
     def digest(self) -> str:
         """SHA-256 of kept rows and set, and of how sets are fitted, as hexadecimal digits."""
-        found = hashlib.sha256(bytes([self.fitting]))
+        hasher = hashlib.sha256(bytes([self.fitting]))
         of_set = () if self.newest is None else (*self.newest.trees, self.newest.first_scores)
         for part in (*self._kept.rows(), *of_set):
-            found.update(part.tobytes())
-        return found.hexdigest()
+            hasher.update(part.tobytes())
+        return hasher.hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Return kept rows and set as text."""

@@ -238,13 +238,13 @@ def take_histogram(histograms, whole_leaf, part):
 
 
 @inline
-def swap_histograms(histograms, one, other):
+def swap_histograms(histograms, leaf_a, leaf_b):
     """Let two leaves change their histograms."""
     for b in range(histograms.shape[1]):
         for k in range(2):
-            kept = histograms[one, b, k]
-            histograms[one, b, k] = histograms[other, b, k]
-            histograms[other, b, k] = kept
+            kept = histograms[leaf_a, b, k]
+            histograms[leaf_a, b, k] = histograms[leaf_b, b, k]
+            histograms[leaf_b, b, k] = kept
 
 
 @inline
@@ -265,9 +265,13 @@ def find_split(growing, binned, space, leaf):
     histograms, unit, l2 = space.histograms, binned.unit, growing.l2
     n, all_g, all_h = space.counts[leaf], space.sums[leaf, 0], space.sums[leaf, 1]
     g, h = all_g * unit, (all_h >> _ROW_BITS) * unit
-    own, bounds, is_bounded = g * g / (h + l2), space.bounds[leaf], binned.monotone.shape[0] > 0
+    gain_unsplit, bounds, is_bounded = (
+        g * g / (h + l2),
+        space.bounds[leaf],
+        binned.monotone.shape[0] > 0,
+    )
     if is_bounded:
-        own = gain_of(growing, g, h, bounded_answer(growing, g, h, bounds))
+        gain_unsplit = gain_of(growing, g, h, bounded_answer(growing, g, h, bounds))
     best, column, bin_ = 0.0, np.int64(0), np.int64(0)
     for j in range(binned.of_rows.shape[0]):
         first, last = binned.starts[j], binned.starts[j + 1] - 1
@@ -287,13 +291,15 @@ def find_split(growing, binned, space, leaf):
             if is_small or high < growing.least_curvature:
                 continue
             a, c = left_g * unit, (all_g - left_g) * unit
-            gain = a * a / (low + l2) + c * c / (high + l2) - own
+            gain = a * a / (low + l2) + c * c / (high + l2) - gain_unsplit
             if is_bounded:
                 left = bounded_answer(growing, a, low, bounds)
                 right = bounded_answer(growing, c, high, bounds)
                 if binned.monotone[j] * (right - left) < 0.0:
                     continue
-                gain = gain_of(growing, a, low, left) + gain_of(growing, c, high, right) - own
+                gain = (
+                    gain_of(growing, a, low, left) + gain_of(growing, c, high, right) - gain_unsplit
+                )
             if gain > best:
                 best, column, bin_ = gain, np.int64(j), b - first
     space.gains[leaf], space.splits[leaf, 0], space.splits[leaf, 1] = best, column, bin_

@@ -41,5 +41,5 @@ def rounds_after(newest: BoostedSet, rows: LabelledRows, least: int, most: int) 
         return None
     judged = sorted({max(1, part * n // 4) for part in _PARTS} | {n})
     best = judged[int(np.argmin(newest.losses_after(judged, rows.X, rows.y, rows.w)))]
-    found = best if best < n else int(_GROWN * n)
-    return min(max(found, least), most)
+    n_rounds = best if best < n else int(_GROWN * n)
+    return min(max(n_rounds, least), most)

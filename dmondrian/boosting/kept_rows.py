@@ -83,11 +83,11 @@ class KeptRows:
 
     def copy(self) -> KeptRows:
         """Return the same rows, which others can be added to."""
-        found, there = copy.copy(self), self.position - self._n_left
-        found._recent = LabelledRows(*(np.empty_like(part) for part in self._recent))
-        for own, its in zip(found._recent, self._recent, strict=True):
-            own[:there] = its[:there]
-        return found
+        copied, there = copy.copy(self), self.position - self._n_left
+        copied._recent = LabelledRows(*(np.empty_like(part) for part in self._recent))
+        for target, source in zip(copied._recent, self._recent, strict=True):
+            target[:there] = source[:there]
+        return copied
 
     def add(self, rows: LabelledRows) -> None:
         """Take the rows that come next."""
@@ -95,8 +95,10 @@ class KeptRows:
         while start < n:
             there = self.position - self._n_left
             stop = min(n, start + self._step - self.position % self._step)
-            for own, its in zip(self._recent, rows.taken(slice(start, stop)), strict=True):
-                own[there : there + stop - start] = its
+            for target, rows_taken in zip(
+                self._recent, rows.taken(slice(start, stop)), strict=True
+            ):
+                target[there : there + stop - start] = rows_taken
             first, self.position = self._n_left, self.position + stop - start
             if self._n_left > first:
                 self._drop(first, there + stop - start)
@@ -107,8 +109,8 @@ class KeptRows:
         n = self._n_left - first
         numbers = np.concatenate([self._numbers, np.arange(first, first + n)])
         both = self._sample.and_then(self._recent.taken(slice(0, n)))
-        for own in self._recent:
-            own[: there - n] = own[n:there].copy()
+        for part in self._recent:
+            part[: there - n] = part[n:there].copy()
         if len(numbers) > self._n_newest:
             least = np.argpartition(self._keys(numbers), self._n_newest)[: self._n_newest]
             least.sort()
@@ -157,5 +159,5 @@ class KeptRows:
         if not (numbers[-1:] < left).all():
             raise CorruptError(f"sampled rows should be among the first {left}")
         self._numbers, self._sample = numbers, rows.taken(slice(0, m))
-        for own, its in zip(self._recent, rows.taken(slice(m, n)), strict=True):
-            own[: n - m] = its
+        for target, source in zip(self._recent, rows.taken(slice(m, n)), strict=True):
+            target[: n - m] = source

@@ -46,7 +46,7 @@ from dmondrian.tree.policies import (
     note_forecast,
     worth,
 )
-from dmondrian.tree.prefetch import N_AHEAD, N_NOTED, Hint, RowsInTree, prefetch_for
+from dmondrian.tree.prefetch import N_AHEAD, N_NOTED, PrefetchedPath, RowsInTree, prefetch_for
 from dmondrian.tree.scaled_float import stop_probability
 from dmondrian.tree.simd.exp import lowest_bit
 
@@ -138,32 +138,32 @@ def octave_of(age):
 
 
 @inline
-def step_down(tree, v, x, hint, depth):
+def step_down(tree, v, x, prefetched, depth):
     """Return the child of ``v``, at this depth, to which ``x`` goes; note it.
 
     The noted one, if it is below ``v`` still: ``x`` went there, and thresholds stay.
     """
     u = np.uint64(depth)
-    if depth < min(hint.depth, N_NOTED):
-        child = np.int64(hint.nodes[u])
+    if depth < min(prefetched.depth, N_NOTED):
+        child = np.int64(prefetched.nodes[u])
         if np.int64(tree.i[np.uint64(child), PARENT]) == v:
             return child
     child = np.int64(child_of(tree, v, x))
     if depth < N_NOTED:
-        hint.nodes[u] = np.int32(child)
+        prefetched.nodes[u] = np.int32(child)
     return child
 
 
 @inline
-def forecast_way(loss, tree, x, y, is_credited, out, hint, credits, visits):
+def forecast_way(loss, tree, x, y, is_credited, out, prefetched, credits, visits):
     """Write the tree's forecast of ``x`` to ``out`` [k]; return its leaf and depth. O(depth k).
 
     The tree must not be empty. Nodes above the leaf whose share of the mixture is below 2^-20 are
-    left out; the loss knows how much is left. The nodes of ``hint`` become those of the way. With
-    p_i what the forecast of node i on the way is worth at label ``y``, the mean over prunings is
-    p_0 and the sum over i of W_i (p_{i+1} - p_i), W_i the posterior probability that a pruning goes
-    on below node i: each term is added to ``credits`` of the column split there, W_i to its
-    ``visits``, float64 [d], where the way ``is_credited``.
+    left out; the loss knows how much is left. The nodes of ``prefetched`` become those of the path.
+    With p_i what the forecast of node i on the path is worth at label ``y``, the mean over prunings
+    is p_0 and the sum over i of W_i (p_{i+1} - p_i), W_i the posterior probability that a pruning
+    goes on below node i: each term is added to ``credits`` of the column split there, W_i to its
+    ``visits``, float64 [d], where the path ``is_credited``.
     """
     for c in range(out.shape[0]):
         out[c] = 0.0
@@ -175,17 +175,17 @@ def forecast_way(loss, tree, x, y, is_credited, out, hint, credits, visits):
         share = 1.0 if is_leaf else stop_probability(tree, u)
         total += add_share(loss, tree, u, np.float64(depth), rest * share, is_leaf, out)
         if is_credited:
-            found = worth(loss, tree, u, y)
+            worth_here = worth(loss, tree, u, y)
             if depth > 0:
-                credits[np.uint64(column)] += rest * (found - before)
+                credits[np.uint64(column)] += rest * (worth_here - before)
                 visits[np.uint64(column)] += rest
-            before = found
+            before = worth_here
         if is_leaf:
             complete_forecast(loss, tree, total, out)
             return v, depth
         rest *= 1.0 - share
         column = np.int64(tree.i[u, FEATURE])
-        v = step_down(tree, v, x, hint, depth)
+        v = step_down(tree, v, x, prefetched, depth)
         depth += 1
 
 
@@ -220,9 +220,9 @@ def look_for(tree, work, i, m, is_small):
     """
     if is_small:
         nowhere: Any = np.int64(-1)
-        return Hint(nowhere, i, work.noted[i], nowhere + 1)
+        return PrefetchedPath(nowhere, i, work.noted[i], nowhere + 1)
     prefetch_for(RowsInTree(tree, work.scaled, 0), i, m, work.at, work.noted, True, False)
-    return Hint(work.at[i], i, work.noted[i], work.at[N_AHEAD + i])
+    return PrefetchedPath(work.at[i], i, work.noted[i], work.at[N_AHEAD + i])
 
 
 @inline
@@ -378,18 +378,18 @@ def learn_rows(
                 scale_rows(X, first, n_rows, places.scales[s], borrowed.scaled.values)
                 for i in range(n_rows):
                     r, x = first + i, row_of(borrowed.scaled, i)
-                    hint = look_for(tree, borrowed, i, n_rows, is_small)
+                    prefetched = look_for(tree, borrowed, i, n_rows, is_small)
                     if octave > 0 and tree.head_i[ROOT] >= 0:
                         leaf, depth = forecast_way(
                             policies.loss, tree, x, y[r], covering.power > 0,
-                            forecasts[octave, r], hint, worths, visits,
+                            forecasts[octave, r], prefetched, worths, visits,
                         )  # fmt: skip
                         note_forecast(policies.loss, tree, forecasts[octave, r], y[r])
-                        hint = Hint(leaf, 0, hint.nodes, depth)
+                        prefetched = PrefetchedPath(leaf, 0, prefetched.nodes, depth)
                     weight = w[r] if w.shape[0] > 0 else 1.0
                     learn(
                         growth, policies.stat, policies.loss, policies.rule, tree, key, x, y[r],
-                        weight, hint,
+                        weight, prefetched,
                     )  # fmt: skip
         start += m
     reached[0], reached[1] = start, -1
@@ -418,5 +418,8 @@ def forecast_rows(covering, loss, columns, places, work, X, t, forecasts):
             n_rows, is_small = min(_AT_ONCE, n - first), tree.head_i[N_NODES] < _FEW
             scale_rows(X, first, n_rows, places.scales[s], borrowed.scaled.values)
             for i in range(n_rows):
-                x, hint = row_of(borrowed.scaled, i), look_for(tree, borrowed, i, n_rows, is_small)
-                forecast_way(loss, tree, x, 0.0, False, out[first + i], hint, none, none)
+                x, prefetched = (
+                    row_of(borrowed.scaled, i),
+                    look_for(tree, borrowed, i, n_rows, is_small),
+                )
+                forecast_way(loss, tree, x, 0.0, False, out[first + i], prefetched, none, none)

@@ -132,8 +132,10 @@ class DriftForest(Members):
         """
         self.check_sizes(y, w)
         self.check_times(w, times, len(y))
-        found = list(self._follow((X, y, w), n_threads, nullcontext, times))
-        return np.concatenate(found) if found else np.empty((0, self.label_policies.n_outputs))
+        forecasts = list(self._follow((X, y, w), n_threads, nullcontext, times))
+        return (
+            np.concatenate(forecasts) if forecasts else np.empty((0, self.label_policies.n_outputs))
+        )
 
     def _finish_shares(
         self, shares: Shares, y: np.ndarray, w: np.ndarray, times: np.ndarray | None = None

@@ -70,7 +70,9 @@ _FORMS = {
 }  # fmt: skip
 _VERSION_OF = {form: version for version, form in _FORMS.items()} | {_Form(None, True): _OF_TIMES}
 _KEYS_OF = {1: _FIRST_KEYS, 2: _KEYS} | {
-    one: form.keys for version, form in _FORMS.items() for one in (version, apart(version))
+    version_or_apart: form.keys
+    for version, form in _FORMS.items()
+    for version_or_apart in (version, apart(version))
 }
 _MEMBER_KEYS = {"mixer", "scales", "buckets", "levels", "trees"}
 
@@ -296,7 +298,7 @@ def _checked_header(
         or not isinstance(members, list)
         or len(entries) != len(members)
         or not entries
-        or any(not isinstance(one, dict) or set(one) != _MEMBER_KEYS for one in members)
+        or any(not isinstance(member, dict) or set(member) != _MEMBER_KEYS for member in members)
     ):
         raise CorruptError("the header of a forest that follows a stream is out of range")
     ages = Ages(settings.first, settings.last)
@@ -353,20 +355,24 @@ def _fill(
     header = {"format": state.FORMAT, "parameters": None, "warmup": None, "trees": entry["trees"]}
     entries = state.check_header(header, len(arrays))
     built = []
-    for one, given, birth in zip(entries, arrays, member.births.tolist(), strict=True):
-        fields = dict(given)
-        memory = _checked_memory(fields, label_policies, parameters, one["number"], has_weights)
-        state.check_arrays(one, fields, state.FORMAT, parameters)
-        if (one["root"] >= 0) != (birth >= 0):
-            raise CorruptError(f"the tree in place {one['number']} has rows of another time")
+    for tree_entry, tree_arrays, birth in zip(entries, arrays, member.births.tolist(), strict=True):
+        fields = dict(tree_arrays)
+        memory = _checked_memory(
+            fields, label_policies, parameters, tree_entry["number"], has_weights
+        )
+        state.check_arrays(tree_entry, fields, state.FORMAT, parameters)
+        if (tree_entry["root"] >= 0) != (birth >= 0):
+            raise CorruptError(f"the tree in place {tree_entry['number']} has rows of another time")
         if birth >= 0 and len(fields["left"]) >= 2 * (position - birth):
-            raise CorruptError(f"the tree in place {one['number']} has more nodes than rows allow")
+            raise CorruptError(
+                f"the tree in place {tree_entry['number']} has more nodes than rows allow"
+            )
         fields["stat"] = np.concatenate(
             [fields["stat"][:, : label_policies.n_known], memory], axis=1
         )
-        built.append(nodes.from_fields(fields, one, all_numeric(d))[0])
+        built.append(nodes.from_fields(fields, tree_entry, all_numeric(d))[0])
         if label_policies.is_regression:
-            _check_scale(built[-1].head_f, one["number"])
+            _check_scale(built[-1].head_f, tree_entry["number"])
     member.set_trees(built)
 
 
@@ -402,13 +408,13 @@ def _checked_memory(
     rows = memory.reshape(-1, width)
     is_sound = bool(np.isfinite(rows).all()) and bool((rows[:, -N_MEMORIES:] >= 0.0).all())
     for k in range(N_MEMORIES - 1):
-        one = rows[:, k * size : (k + 1) * size]
+        block = rows[:, k * size : (k + 1) * size]
         if label_policies.is_regression:  # weight, sum, sum of squares
-            is_sound = is_sound and bool((one[:, 0] > 0.0).all() and (one[:, 2] >= 0.0).all())
+            is_sound = is_sound and bool((block[:, 0] > 0.0).all() and (block[:, 2] >= 0.0).all())
             continue
-        apart = np.abs(one[:, 1:].sum(axis=1) - one[:, 0])
-        is_near = bool((apart <= _SLACK * (1.0 + one[:, 0])).all())
-        is_sound = is_sound and is_near and bool((one >= 0.0).all())
+        apart = np.abs(block[:, 1:].sum(axis=1) - block[:, 0])
+        is_near = bool((apart <= _SLACK * (1.0 + block[:, 0])).all())
+        is_sound = is_sound and is_near and bool((block >= 0.0).all())
     whole = np.ones((len(rows), N_MEMORIES))
     if not label_policies.is_regression:
         n_classes, stat = parameters.n_classes, fields.get("stat", none)

@@ -158,8 +158,8 @@ class Guard:
         for part, is_after_end, is_end in self.blocks.cut(self.position, len(y), times):
             if is_after_end:
                 self._end_block()
-            own = w[part] if len(w) else w
-            mixed[part] = self.mixer.mix_and_step(inputs[:, part], y[part], own)
+            weights = w[part] if len(w) else w
+            mixed[part] = self.mixer.mix_and_step(inputs[:, part], y[part], weights)
             self.blocks.count(None if times is None else times[part])
             self.position += part.stop - part.start
             if is_end:
@@ -249,17 +249,17 @@ class Guard:
         CorruptError
             If it is not that of such a guard.
         """
-        found = stored.get("position") if isinstance(stored, dict) else None
-        is_count = isinstance(found, int) and 0 <= found <= 2**53
-        if not is_count or found != (found if position is None else position):
+        stored_position = stored.get("position") if isinstance(stored, dict) else None
+        is_count = isinstance(stored_position, int) and 0 <= stored_position <= 2**53
+        if not is_count or stored_position != (stored_position if position is None else position):
             expected = "some" if position is None else f"{position}"
             raise CorruptError(
                 f"a guard should have the weights after {expected} rows, found {str(stored)[:80]}"
             )
-        self.blocks.load_json(stored, int(found or 0))
+        self.blocks.load_json(stored, int(stored_position or 0))
         self.mixer = self._new_mixer()
         self.mixer.load_json(stored)
-        self.position = int(found or 0)
+        self.position = int(stored_position or 0)
 
 
 def guard_of(parameters: ForestParameters, numbers: Iterable[int], stored: Any) -> Guard:

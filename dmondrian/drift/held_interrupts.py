@@ -49,8 +49,8 @@ def interrupts_held() -> Iterator[None]:
 def _call(handlers: list[tuple[Any, int, FrameType | None]]) -> None:
     """Call handlers in their order, those behind one that raises too."""
     if handlers:
-        (handler, number, frame), *others = handlers
+        (handler, number, frame), *rest = handlers
         try:
             handler(number, frame)
         finally:
-            _call(others)
+            _call(rest)

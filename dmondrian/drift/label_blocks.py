@@ -142,8 +142,8 @@ class LabelBlocks:
             start = stop
 
     def _cut_by_time(self, times: np.ndarray) -> Iterator[LabelBlock]:
-        own = self._numbers(times)
-        numbers = np.maximum.accumulate(np.concatenate([[self.clock.block], own]))
+        block_numbers = self._numbers(times)
+        numbers = np.maximum.accumulate(np.concatenate([[self.clock.block], block_numbers]))
         begins = np.flatnonzero(np.diff(numbers)).tolist()  # rows
         is_begun = begins[:1] == [0]  # by the first row
         starts = begins if is_begun else [0, *begins]
@@ -158,13 +158,13 @@ class LabelBlocks:
             return times
         first = times[0] if self.clock.first is None else self.clock.first
         with np.errstate(all="ignore"):
-            found = np.floor_divide(times - first, self._period.length)
-        if not (np.abs(found) < _LARGEST_NUMBER).all():
+            numbers = np.floor_divide(times - first, self._period.length)
+        if not (np.abs(numbers) < _LARGEST_NUMBER).all():
             raise DataError(
                 f"times between {times.min():g} and {times.max():g} are too far apart for a delay "
                 f"of {self._period.in_words}"
             )
-        return found
+        return numbers
 
     def count(self, times: np.ndarray | None) -> None:
         """Count rows, one or more, of one block: the open one, or one that they open."""
@@ -197,10 +197,10 @@ class LabelBlocks:
         CorruptError
             If it is no clock of so many rows, or one is there and should not be.
         """
-        found = stored.get("clock")
-        if found is None and not self.is_timed:
+        stored_clock = stored.get("clock")
+        if stored_clock is None and not self.is_timed:
             return
-        fields = found if isinstance(found, list) else []
+        fields = stored_clock if isinstance(stored_clock, list) else []
         is_sound = self.is_timed and len(fields) == len(Clock._fields)
         if is_sound:
             first, *counts = fields
@@ -216,7 +216,7 @@ class LabelBlocks:
         if not is_sound:
             raise CorruptError(
                 f"blocks of time after {n_rows} rows should be {list(Clock._fields)}, found "
-                f"{str(found)[:80]}"
+                f"{str(stored_clock)[:80]}"
             )
         self.clock = clock
 

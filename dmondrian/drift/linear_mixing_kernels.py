@@ -141,8 +141,8 @@ def take_error(experts, law, y, size, scale):
     most = _MOST * scale[0] if scale[1] > _PRIOR_ROWS and scale[0] > 0.0 else square
     scale[0] += size / scale[1] * (min(square, most) - scale[0])
     if experts.is_scaled and square > 0.0:
-        found = _MOST if square >= _MOST * variance else square / variance
-        scale[2] += size / (scale[1] + _PRIOR_ROWS) * (found - scale[2])
+        ratio = _MOST if square >= _MOST * variance else square / variance
+        scale[2] += size / (scale[1] + _PRIOR_ROWS) * (ratio - scale[2])
 
 
 @inline

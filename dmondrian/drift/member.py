@@ -30,7 +30,7 @@ from dmondrian.drift.covering_kernels import (
 )
 from dmondrian.drift.label_policies import label_policies_of
 from dmondrian.drift.mixer import Expert, Mixer
-from dmondrian.ensemble.predictor.predictor import FreezingCost, Frozen, FrozenOutput
+from dmondrian.ensemble.predictor.predictor import FreezingCost, FrozenOutput, FrozenTreeCache
 from dmondrian.ensemble.predictor.predictor_kernels import FrozenTree, collect_frozen
 from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -80,19 +80,19 @@ class Ages(NamedTuple):
 
         ``position`` is the number of rows learned.
         """
-        found = np.full(self.n_places, -1, np.int64)
+        births = np.full(self.n_places, -1, np.int64)
         if not position:
-            return found
+            return births
         newest = position - 1
         for exponent in range(self.first, self.last):  # odd multiples of 2^exponent
             odd = newest >> exponent
             odd -= 1 - odd % 2
-            found[exponent - self.first] = odd << exponent if odd > 0 else -1
+            births[exponent - self.first] = odd << exponent if odd > 0 else -1
         whole = newest >> self.last
         for number in (whole, whole - 1):
             if number >= 0:
-                found[self.last - self.first + number % 2] = number << self.last
-        return found
+                births[self.last - self.first + number % 2] = number << self.last
+        return births
 
 
 class AnsweringTrees(NamedTuple):
@@ -172,7 +172,7 @@ class Member:
     @property
     def n_bytes(self) -> int:
         """Bytes of memory held by the trees."""
-        return sum(nodes.tree_bytes(tree) for tree in self.trees) + self._frozen.n_bytes
+        return sum(nodes.tree_bytes(tree) for tree in self.trees) + self._frozen_cache.n_bytes
 
     def forecast(self, inputs: np.ndarray, X: np.ndarray, position: int) -> None:
         """Write what each octave's tree forecasts to ``inputs``, behind the permanent tree's.
@@ -195,7 +195,7 @@ class Member:
 
     def expect(self, n_rows: int) -> None:
         """Count rows that will be forecast before others are learned."""
-        self._frozen.expect(n_rows)
+        self._frozen_cache.expect(n_rows)
 
     def answering_trees(self, position: int) -> AnsweringTrees:
         """Return the trees that answer after ``position`` rows, until others are learned."""
@@ -203,17 +203,19 @@ class Member:
             places = {int(birth): place for place, birth in enumerate(self.births)}
             octaves = range(self.ages.first, self.ages.last + 1)
             births = {k: ((position >> k) - 1) << k for k in octaves}
-            found = {k: places[birth] for k, birth in births.items() if birth >= 0}
-            scales = [self.scales[s] for s in found.values()] if self._covering.power else None
-            trees = [self.trees[s] for s in found.values()]
-            self._answering = AnsweringTrees([*found], trees, scales)
+            place_of_octave = {k: places[birth] for k, birth in births.items() if birth >= 0}
+            scales = (
+                [self.scales[s] for s in place_of_octave.values()] if self._covering.power else None
+            )
+            trees = [self.trees[s] for s in place_of_octave.values()]
+            self._answering = AnsweringTrees([*place_of_octave], trees, scales)
         return self._answering
 
     def frozen_answering_trees(self, position: int) -> list[FrozenTree]:
         """Return :meth:`answering_trees` frozen; their answers begin with the outputs."""
         answering = self.answering_trees(position)
         output = self._output_of(answering)
-        return self._frozen.make(answering.trees, output, 1, answering.scales).trees
+        return self._frozen_cache.make(answering.trees, output, 1, answering.scales).trees
 
     def _output_of(self, answering: AnsweringTrees) -> FrozenOutput:
         """Return what frozen trees predict: the outputs, and the sum of their shares."""
@@ -224,7 +226,7 @@ class Member:
         """Do what :meth:`forecast` does, by frozen trees; return False while that does not pay."""
         answering, k = self.answering_trees(position), self._n_outputs
         output = self._output_of(answering)
-        frozen = self._frozen.trees(answering.trees, output, 0, 1, answering.scales)
+        frozen = self._frozen_cache.trees(answering.trees, output, 0, 1, answering.scales)
         if frozen is None:
             return False
         answers = np.empty((len(answering.trees), len(X), k + 1))
@@ -273,7 +275,7 @@ class Member:
 
     def _forget(self) -> None:
         """Drop frozen copies and which trees answer, as trees are about to change."""
-        self._frozen, self._answering = Frozen(_COST), None
+        self._frozen_cache, self._answering = FrozenTreeCache(_COST), None
 
 
 def _caps(tree: nodes.Tree, ages: Ages, max_nodes: int | None) -> np.ndarray:

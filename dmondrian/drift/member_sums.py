@@ -59,11 +59,11 @@ class MemberSums:
             Not asked for: the guard knows the variance of labels.
         """
         members = self._members.caught_up(n_threads)
-        found = members.share_each(X, n_threads)
-        shape, is_new = found.of_members.shape[1:], onto is None
+        answers = members.share_each(X, n_threads)
+        shape, is_new = answers.of_members.shape[1:], onto is None
         total = sums_to_add_to(onto and onto.total, shape, is_new)
         square = sums_to_add_to(onto and onto.square, shape, is_new) if spread else None
-        for each in found.of_members:
+        for each in answers.of_members:
             total += each
             if square is not None:
                 square += each * each
@@ -75,7 +75,9 @@ class MemberSums:
                 onto=None if is_new else none,
             ).distance  # fmt: skip
         shares = (
-            found.shares if onto is None else sum_shares([dict(onto.shares or {}), found.shares])
+            answers.shares
+            if onto is None
+            else sum_shares([dict(onto.shares or {}), answers.shares])
         )
-        n_members = len(found.of_members) + (0 if onto is None else onto.n_trees)
+        n_members = len(answers.of_members) + (0 if onto is None else onto.n_trees)
         return Sums(total, square, far, n_members, shares=shares)

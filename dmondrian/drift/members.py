@@ -200,19 +200,19 @@ class Members(Forest):
         """Return members of several shards, which learned the same rows, as one."""
         made: Any = super().join(forests)
         first = forests[0]
-        rows = {(one.position, len(one.waiting.y), one.blocks.clock) for one in forests}
-        boosted = {None if one.boosted is None else one.boosted.digest for one in forests}
+        rows = {(forest.position, len(forest.waiting.y), forest.blocks.clock) for forest in forests}
+        boosted = {None if forest.boosted is None else forest.boosted.digest for forest in forests}
         if len(rows) > 1 or len(boosted) > 1:
             raise ParameterError(
                 "members that learned other rows cannot be joined: expected the shards of one "
                 "checkpoint"
             )
-        members = [member for one in forests for member in one.members]
+        members = [member for forest in forests for member in forest.members]
         made.members = sorted(members, key=lambda member: member.number)
         made.position, made.waiting, made.boosted = first.position, first.waiting, first.boosted
         made.blocks = first.blocks
         if made.scaled is not None:
-            made.scaled.join([one.scaled for one in forests])
+            made.scaled.join([forest.scaled for forest in forests])
         return made
 
     def predict_sums(self, *args: Any, **named: Any) -> Any:
@@ -223,14 +223,20 @@ class Members(Forest):
         )
 
     @property
-    def takes_single_rows(self) -> bool:
+    def supports_single_row(self) -> bool:
         """False: what members learn of a row is learned together."""
         return False
 
     def stream_of_sets(self, fitting: int) -> BoostedStream:
         """Return boosted sets of a stream without rows, of a ``fitting`` that it knows."""
-        its = self.parameters
-        return BoostedStream(its.n_features, its.n_classes, its.seed, fitting, its.monotone)
+        parameters = self.parameters
+        return BoostedStream(
+            parameters.n_features,
+            parameters.n_classes,
+            parameters.seed,
+            fitting,
+            parameters.monotone,
+        )
 
     def _no_rows(self) -> LabelledRows:
         return LabelledRows(np.empty((0, self.parameters.n_features), np.float32), _NONE, _NONE)
@@ -500,10 +506,10 @@ class Members(Forest):
         self, X: PreparedRows, y: np.ndarray, w: np.ndarray, born: _Born | None, n_threads: int
     ) -> Any:
         """Forecast and learn row after row."""
-        given, X = X.values, self.for_trees(X)
+        values, X = X.values, self.for_trees(X)
         permanent, unit = forecast_and_learn(self, self.label_policies, X, y, w, n_threads)
         of_members = np.empty(permanent.shape)
-        boosted = None if self.boosted is None else self.boosted.answer(given)
+        boosted = None if self.boosted is None else self.boosted.answer(values)
         scaled = None
         if self.scaled is not None:
             scaled = self.scaled.forecast_and_learn(X.values, y, w, n_threads)
@@ -519,7 +525,7 @@ class Members(Forest):
         run_threads(learn, range(len(self.members)), n_threads)
         answer = self._finish_shares(self._shares(permanent, of_members, unit), y, w)
         self.position += len(y)
-        self._keep_rows(given, y, w, born)
+        self._keep_rows(values, y, w, born)
         return answer
 
     def for_trees(self, X: PreparedRows) -> PreparedRows:
@@ -663,7 +669,7 @@ class Members(Forest):
         """Count rows that trees will be asked about, so that they are frozen where it pays."""
         for ensemble in (self, self.scaled_forest):
             if ensemble is not None:
-                ensemble.predictor.frozen.expect(n_rows)
+                ensemble.predictor.frozen_cache.expect(n_rows)
         for member in self.members:
             member.expect(n_rows)
 

@@ -109,12 +109,12 @@ class Mixer:
         start = np.full(n, 1.0 / n) if shares is None else np.array(shares, np.float64)
         self._least = np.full(n_inputs, -np.inf)
         self._least[list(positive)] = 0.0
-        own = read_only(rates), read_only(start), SHARE, _power_of(delay)
+        shared = read_only(rates), read_only(start), SHARE, _power_of(delay)
         self._experts: GeometricExperts | LinearExperts
         if linear is None:
-            self._experts = GeometricExperts(*own, read_only(self._least))
+            self._experts = GeometricExperts(*shared, read_only(self._least))
         else:
-            self._experts = LinearExperts(*own, *linear)
+            self._experts = LinearExperts(*shared, *linear)
         self._used, self._is_delayed = np.array(used), delay > 1 or is_timed
         self.weights = Weights(
             inputs, start.copy(), np.array(() if linear is None else FIRST_SCALE)
@@ -172,11 +172,11 @@ class Mixer:
 
     def to_json(self) -> dict[str, Any]:
         """Return the weights as lists."""
-        found = _lists(self.weights)
+        stored = _lists(self.weights)
         if self._is_delayed:
-            found["ahead"] = _lists(self._steps.weights)
-            found["sum"] = _lists(self._steps.total) | {"n": float(self._steps.n[0])}
-        return found
+            stored["ahead"] = _lists(self._steps.weights)
+            stored["sum"] = _lists(self._steps.total) | {"n": float(self._steps.n[0])}
+        return stored
 
     def load_json(self, stored: Any) -> None:
         """Take over the weights of :meth:`to_json`, or those of a mixer at the end of a block.
@@ -236,5 +236,5 @@ def _power_of(delay: int) -> float:
 
 
 def _lists(weights: Weights) -> dict[str, Any]:
-    found = {"weights": weights.inputs.tolist(), "outer": weights.experts.tolist()}
-    return found | ({"scale": weights.scale.tolist()} if len(weights.scale) else {})
+    stored = {"weights": weights.inputs.tolist(), "outer": weights.experts.tolist()}
+    return stored | ({"scale": weights.scale.tolist()} if len(weights.scale) else {})

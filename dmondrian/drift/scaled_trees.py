@@ -53,12 +53,12 @@ GetOrSearch = Callable[[int, Callable[[], Scales]], Scales]
 
 def last_birth(before: int, position: int) -> int | None:
     """Return the last birth behind row ``before``, up to ``position``; None for none."""
-    found = position // LONGEST_LIFE * LONGEST_LIFE
-    if not found:
-        found = FIRST_SCALED
-        while 4 * found <= position:
-            found *= 4
-    return found if before < found <= position else None
+    birth = position // LONGEST_LIFE * LONGEST_LIFE
+    if not birth:
+        birth = FIRST_SCALED
+        while 4 * birth <= position:
+            birth *= 4
+    return birth if before < birth <= position else None
 
 
 def has_scaled_trees(parameters: ForestParameters, position: int) -> bool:
@@ -102,8 +102,8 @@ class ScaledTrees:
         self._label_policies: LabelPolicies = label_policies_of(parameters)
         self._n_members = len(numbers)
         self._numbers = [number * N_TREES + i for number in numbers for i in range(N_TREES)]
-        others = {"drift": None, "feature_scales": None, "feature_units": None}
-        plain = parameters.replace(seed=parameters.seed ^ _SEED, **others)
+        unset = {"drift": None, "feature_scales": None, "feature_units": None}
+        plain = parameters.replace(seed=parameters.seed ^ _SEED, **unset)
         most = max(_MOST_BYTES // (_NODE_BYTES + _COLUMN_BYTES * parameters.n_features), 1)
         self._parameters = plain.replace(max_nodes=min(most, parameters.max_nodes or most))
         self.forest: Forest | None = None
@@ -190,7 +190,7 @@ class ScaledTrees:
 
     def join(self, others: Iterable[ScaledTrees]) -> None:
         """Take over the trees of the same members in several shards."""
-        forests = [one.forest for one in others]
+        forests = [scaled.forest for scaled in others]
         some = [forest for forest in forests if forest is not None]
         if 0 < len(some) < len(forests):
             raise ParameterError("members of which some have no scaled trees cannot be joined")

@@ -48,8 +48,10 @@ def _as_tree(rows: Sequence[np.ndarray], other: Arrays) -> Arrays:
     n_nodes = -(-len(numbers) // _MOST_ITEMS)
     sizes = np.full(n_nodes, _MOST_ITEMS, np.int32)
     sizes[-1] = len(numbers) - (n_nodes - 1) * _MOST_ITEMS
-    found = {name: np.zeros((n_nodes, *own.shape[1:]), own.dtype) for name, own in other.items()}
-    return found | {"memory": numbers, "memory_size": sizes}
+    fields = {
+        name: np.zeros((n_nodes, *array.shape[1:]), array.dtype) for name, array in other.items()
+    }
+    return fields | {"memory": numbers, "memory_size": sizes}
 
 
 def taken_in(

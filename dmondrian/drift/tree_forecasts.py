@@ -48,9 +48,9 @@ def forecast_and_learn(
     unit = np.zeros((len(y), 2)) if label_policies.is_regression else None
     rows = np.arange(first, len(y))
 
-    def take(t: int, found: np.ndarray, known: np.ndarray) -> None:
+    def take(t: int, tree_answers: np.ndarray, known: np.ndarray) -> None:
         origin = float(ensemble.store.trees[t].head_f[nodes.OFFSET])
-        answers[t, first:] = label_policies.forecasts(found, origin)
+        answers[t, first:] = label_policies.forecasts(tree_answers, origin)
         if unit is not None:
             unit[first:] = units(known, origin)
 
@@ -74,4 +74,4 @@ def frozen_for_forecasts(ensemble: Ensemble) -> list[FrozenTree]:
     predictor, trees = ensemble.predictor, ensemble.store.trees
     sample, lifetimes = predictor.sample_output, np.full(len(trees), np.inf)
     output = FrozenOutput(sample.loss, predictor.policies.rule, lifetimes, sample.width)
-    return predictor.frozen.make(trees, output, n_threads=1).trees
+    return predictor.frozen_cache.make(trees, output, n_threads=1).trees

@@ -180,5 +180,5 @@ def _log_volumes(tree: nodes.Tree) -> np.ndarray:
             lower[side], upper[side] = lower[level], upper[level]
             ends[side, feature[level]] = threshold[level]
         level = np.concatenate([left[level], right[level]])
-    found: np.ndarray = np.log(upper - lower).sum(axis=1)
-    return found
+    log_volumes: np.ndarray = np.log(upper - lower).sum(axis=1)
+    return log_volumes

@@ -77,10 +77,10 @@ def excess(levels, sums, beta, shift):
     """Return E of a shift."""
     low, high = moved(levels, beta, shift)
     m = levels.shape[0]
-    found = -summed(sums, 0, low, SHARE) - summed(sums, high, m, SHARE)
-    found += summed(sums, 0, low, VOLUME) * exp(-beta - shift)
+    total = -summed(sums, 0, low, SHARE) - summed(sums, high, m, SHARE)
+    total += summed(sums, 0, low, VOLUME) * exp(-beta - shift)
     volume = summed(sums, high, m, VOLUME)  # at most exp(shift - beta)
-    return found + exp(log(volume) + beta - shift) if volume > 0.0 else found
+    return total + exp(log(volume) + beta - shift) if volume > 0.0 else total
 
 
 @inline

@@ -32,7 +32,7 @@ from dmondrian.ensemble.tree_store import TreeStore
 from dmondrian.errors import ParameterError
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import Rows, all_numeric, read_only
-from dmondrian.tree.loops import Asked, Silent, update
+from dmondrian.tree.loops import ForecastRequest, NoForecasts, update
 
 FEW = 64  # rows that all trees learn in one call, which no interrupt breaks off
 # Rows times trees that one thread learns in one call, too: tens of milliseconds at most. Small
@@ -129,7 +129,7 @@ class Ensemble:
     @property
     def n_bytes(self) -> int:
         """Bytes of memory held by the trees, spare capacity and frozen copies included."""
-        return self.store.n_bytes + self.predictor.frozen.n_bytes
+        return self.store.n_bytes + self.predictor.frozen_cache.n_bytes
 
     @property
     def total_weight(self) -> float:
@@ -254,13 +254,15 @@ class Ensemble:
         def learn(first: int, last: int) -> None:
             span = first, last
             if take is None or not len(rows):
-                self._learn(span, encoded, y, weights, reached, Silent(), may_be_last)
+                self._learn(span, encoded, y, weights, reached, NoForecasts(), may_be_last)
                 return
             answers, known = np.empty((len(rows), output.width)), np.empty((len(rows), n_known))
             work, n_answered = np.empty((3, output.width)), np.zeros(1, np.int64)
-            own = lifetimes if lifetimes.ndim == 1 else lifetimes[first]
-            asked = Asked(rows, own, output.loss, work, answers, known, n_answered)
-            self._learn(span, encoded, y, weights, reached, asked, may_be_last)
+            lifetimes_of_tree = lifetimes if lifetimes.ndim == 1 else lifetimes[first]
+            request = ForecastRequest(
+                rows, lifetimes_of_tree, output.loss, work, answers, known, n_answered
+            )
+            self._learn(span, encoded, y, weights, reached, request, may_be_last)
             take(first, answers, known)
 
         self.store.check_not_torn()
@@ -319,16 +321,16 @@ class Ensemble:
         y: np.ndarray,
         w: np.ndarray,
         reached: np.ndarray,
-        asked: Asked | Silent,
+        request: ForecastRequest | NoForecasts,
         may_be_last: bool,
     ) -> None:
         """Let the trees of a span learn rows, with more capacity where they need it."""
         numbers, seed = self.tree_numbers.astype(np.uint64), np.uint64(self.parameters.seed)
-        chosen = self.policies.learning if isinstance(asked, Silent) else self.policies
+        chosen = self.policies.learning if isinstance(request, NoForecasts) else self.policies
         store = self.store
         columns = store.trees[0].columns if store.trees else all_numeric(self.parameters.n_features)
         while update(
-            *chosen, store.addresses, columns, seed, numbers, *span, rows, y, w, reached, asked
+            *chosen, store.addresses, columns, seed, numbers, *span, rows, y, w, reached, request
         ):  # fmt: skip
             weight = float(w.mean()) if len(w) else 1.0
             store.grow(range(*span), reached, len(y), self._n_later, weight, may_be_last)

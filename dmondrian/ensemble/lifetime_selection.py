@@ -66,7 +66,7 @@ class LifetimePath(NamedTuple):
         return self.risks + self.penalty[:, None] * self.lifetimes
 
 
-def sweep(tree: nodes.Tree, policy: Any, cost: Cost, own: np.ndarray | None = None) -> Swept:
+def sweep(tree: nodes.Tree, policy: Any, cost: Cost, node_risks: np.ndarray | None = None) -> Swept:
     """Return all lifetimes at which a tree changes and its risk from there on. O(m log m).
 
     Parameters
@@ -76,7 +76,7 @@ def sweep(tree: nodes.Tree, policy: Any, cost: Cost, own: np.ndarray | None = No
     policy : loss policy
     cost : Cost
         Its selection names the risk: "prequential", else the empirical one.
-    own : float64 array of shape (m,), optional
+    node_risks : float64 array of shape (m,), optional
         What the rows of each node lose, where the policy does not know.
 
     Returns
@@ -92,17 +92,17 @@ def sweep(tree: nodes.Tree, policy: Any, cost: Cost, own: np.ndarray | None = No
         If some risk is not a finite number.
     """
     m = int(tree.head_i[nodes.N_NODES])
-    if own is None and cost.selection == "prequential":
-        own = tree.d[:m, PRICE].copy()
-    elif own is None:
-        own = np.zeros(m)
-        assess(policy, tree, np.zeros((m, cost.n_outputs)), own)
+    if node_risks is None and cost.selection == "prequential":
+        node_risks = tree.d[:m, PRICE].copy()
+    elif node_risks is None:
+        node_risks = np.zeros(m)
+        assess(policy, tree, np.zeros((m, cost.n_outputs)), node_risks)
     left, right, time = tree.i[:m, nodes.LEFT], tree.i[:m, nodes.RIGHT], nodes.times_of(tree)
     splits = np.flatnonzero(left >= 0)
     splits = splits[np.argsort(time[splits], kind="stable")]
-    gains = own[left[splits]] + own[right[splits]] - own[splits]
+    gains = node_risks[left[splits]] + node_risks[right[splits]] - node_risks[splits]
     total = float(tree.head_f[nodes.TOTAL_WEIGHT])
-    risks = np.cumsum(np.concatenate([[own[tree.head_i[nodes.ROOT]]], gains]))
+    risks = np.cumsum(np.concatenate([[node_risks[tree.head_i[nodes.ROOT]]], gains]))
     lifetimes = np.concatenate([[0.0], time[splits]])
     if not np.isfinite(risks).all():
         at = lifetimes[np.argmin(np.isfinite(risks))]
@@ -175,7 +175,9 @@ def lifetime_path(
     The grid has the lifetimes chosen and up to 200 between the first split and the last. Each
     tree's risks are those of its sweep.
     """
-    penalties, chosen = zip(*(_choice(cost, one, total_weight) for one in swept), strict=True)
+    penalties, chosen = zip(
+        *(_choice(cost, sweep_of_tree, total_weight) for sweep_of_tree in swept), strict=True
+    )
     grid = np.unique(np.concatenate([lifetime_grid(trees, _GRID), chosen]))
     risks = [r[np.searchsorted(at, grid, side="right") - 1] for at, r in swept]
     return LifetimePath(grid, np.array(risks), np.array(penalties), np.array(chosen))

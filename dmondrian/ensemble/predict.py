@@ -23,9 +23,9 @@ from dmondrian.ensemble.lifetime_selection import (
     sweep,
 )
 from dmondrian.ensemble.predictor.predictor import (
-    Frozen,
     FrozenOutput,
-    Kept,
+    FrozenTreeCache,
+    FrozenTrees,
     ask_frozen,
     rows_at_a_time,
 )
@@ -75,7 +75,7 @@ class Predictor:
     policies : Policies
     preparation : Preparation
         What is done to rows before trees see them.
-    frozen : Frozen
+    frozen_cache : FrozenTreeCache
         The trees frozen for prediction.
     node_risks : callable or None
         ``node_risks(tree)`` is what the rows of each node lose by a loss of the user's own,
@@ -88,7 +88,7 @@ class Predictor:
         self.parameters, self.policies = parameters, policies(parameters)
         self.tree_numbers, self.store = tree_numbers, store
         self.preparation = Preparation(parameters)
-        self.frozen = Frozen()
+        self.frozen_cache = FrozenTreeCache()
         self.node_risks: Callable[[nodes.Tree], np.ndarray] | None = None
         # Trees with what their rule gathered at a lifetime, and their addresses.
         self._gathered: tuple[float, list[nodes.Tree], np.ndarray] | None = None
@@ -97,8 +97,8 @@ class Predictor:
     def forget(self) -> None:
         """Forget what was found out from all nodes, before they change."""
         self._gathered = self._chosen = None
-        if self.frozen.is_begun:
-            self.frozen = Frozen()
+        if self.frozen_cache.is_begun:
+            self.frozen_cache = FrozenTreeCache()
 
     @property
     def n_outputs(self) -> int:
@@ -216,7 +216,7 @@ class Predictor:
         is_plain = len(lives) == 1 and self.store.total_weight > 0.0
         if self.is_leafwise and is_plain and n > 1:  # one row goes down many trees at a time
             asked = FrozenOutput(loss, rule, each[:, 0], output.width)
-            frozen = self.frozen.trees(ready, asked, n, n_threads)
+            frozen = self.frozen_cache.trees(ready, asked, n, n_threads)
         rows = self._encoded(prepared, distance)
         share = max(-(-n // max(n_threads, 1)), _CHUNK)  # fewer do not pay for a thread
         chunk = _CHUNK if frozen is None else rows_at_a_time(frozen.trees, share)
@@ -273,7 +273,7 @@ class Predictor:
         rule: Any,
         trees: list[nodes.Tree],
         table: np.ndarray,
-        frozen: Kept | None,
+        frozen: FrozenTrees | None,
         rows: Rows,
         lives: np.ndarray,
         total: np.ndarray,
@@ -325,8 +325,8 @@ class Predictor:
                 "the lifetimes are chosen by a loss of the user's own, whose functions no forest "
                 "holds: ask the estimator that was fitted with them"
             )
-        own = None if self.node_risks is None else self.node_risks(tree)
-        return sweep(tree, self.policies.loss, cost, own)
+        node_risks = None if self.node_risks is None else self.node_risks(tree)
+        return sweep(tree, self.policies.loss, cost, node_risks)
 
     def _for_each_tree(self, lifetimes: np.ndarray) -> np.ndarray:
         return read_only(np.repeat(lifetimes[None], len(self.store.trees), axis=0))
@@ -342,7 +342,7 @@ class Predictor:
         lifetimes = self.tree_lifetimes()
         rule, ready, _ = self._ready(float(self._lifetimes(None)[-1]))
         output = FrozenOutput(self.policies.loss, rule, lifetimes[:, 0], self.width)
-        return self.frozen.make(ready, output, n_threads).trees
+        return self.frozen_cache.make(ready, output, n_threads).trees
 
     def answers(
         self, X: np.ndarray | PreparedRows, chosen: Policies, lifetimes: np.ndarray, width: int
@@ -372,19 +372,19 @@ class Predictor:
         self.check_learned()
         prepared = self.preparation.prepare(X)
         lives = read_only(lifetimes) if lifetimes.ndim == 2 else self._for_each_tree(lifetimes)
-        found = np.empty((len(self.store.trees), len(X), lives.shape[1], width))
+        answers = np.empty((len(self.store.trees), len(X), lives.shape[1], width))
         rule, trees, table = self._ready(float(lives[0, -1]))
         is_own = type(chosen.rule) is type(rule) and chosen.rule == rule
         if self.is_leafwise and is_own and lives.shape[1] == 1:
             output = FrozenOutput(chosen.loss, rule, lives[:, 0], width)
-            frozen = self.frozen.trees(trees, output, n_rows=0, n_threads=1)
+            frozen = self.frozen_cache.trees(trees, output, n_rows=0, n_threads=1)
             if frozen is not None:
-                collect_frozen(frozen.table, width, read_only(prepared.values), found[:, :, 0])
-                return found
+                collect_frozen(frozen.table, width, read_only(prepared.values), answers[:, :, 0])
+                return answers
         rows, columns = self._encoded(prepared, False), trees[0].columns
         seed, numbers = np.uint64(self.parameters.seed), self.tree_numbers.astype(np.uint64)
-        collect(*chosen, table, columns, seed, numbers, rows, lives, found)
-        return found
+        collect(*chosen, table, columns, seed, numbers, rows, lives, answers)
+        return answers
 
     def weighted_depth(self, X: np.ndarray | PreparedRows) -> np.ndarray:
         """Return the posterior mean depth of each row's leaf, mean over trees, float64 [n].

@@ -26,11 +26,11 @@ def leaves_of_rows(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
     X : float32 [n, d]
     """
     values = ensemble.prepare(X).values
-    found = np.full((len(values), len(ensemble.store)), -1, np.int64)
+    leaves = np.full((len(values), len(ensemble.store)), -1, np.int64)
     for t, tree in enumerate(ensemble.trees):
         for rows, at in _steps(tree, values):
-            found[rows, t] = at
-    return found
+            leaves[rows, t] = at
+    return leaves
 
 
 def paths_of_rows(ensemble: Ensemble, X: np.ndarray) -> tuple[csr_matrix, np.ndarray]:

@@ -17,12 +17,12 @@ Of the threads        nobody learns or is amid a row; to learn, nobody reads eit
 Of the estimator      fitted, without names of columns, and with a forest of trees that follow no
                       drift (:func:`_shortcut_of`); to learn, its
                       parameters are those that the forest began with, to predict, its domain is
-                      (:class:`_Begun`, :func:`mean_of_single_row`)
+                      (:class:`_EstimatorState`, :func:`mean_of_single_row`)
 Of the forest         trees that are whole; to learn, the boxes' encoding is chosen, nothing is
                       fitted beside the trees, no setting is chosen from this row
-                      (:meth:`SingleRow._n_free`), and no calibration is fitted to it but an
-                      exponent in the range (:meth:`SingleRow._forecasts`); to predict, nothing has
-                      to be found out from all nodes (:meth:`SingleRow._can_predict`)
+                      (:meth:`SingleRow._rows_until_check`), and no calibration is fitted to it but
+                      an exponent in the range (:meth:`SingleRow._forecasts`); to predict, nothing
+                      has to be found out from all nodes (:meth:`SingleRow._can_predict`)
 Of the row            finite (but for missing values, if they are encoded: :func:`_as_seen`),
                       within the cube, and as boxes are encoded
                       (:func:`dmondrian.estimators.single_row_kernels.convert_row`); a label that
@@ -51,7 +51,7 @@ from dmondrian.forest.forest import Forest
 from dmondrian.prequential.stream_sample import rows_until_sampled
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import Columns, Rows, boxless, n_words, read_only
-from dmondrian.tree.loops import Asked, Silent, predict, update
+from dmondrian.tree.loops import ForecastRequest, NoForecasts, predict, update
 from dmondrian.uncertainty.temperature_scaling import Calibration, RowByRow, calibrated
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -74,20 +74,24 @@ class _Row:
     """
 
     def __init__(self, forest: Forest, columns: Columns) -> None:
-        its, d = forest.parameters, forest.parameters.n_features
+        parameters, d = forest.parameters, forest.parameters.n_features
         values, bits = np.zeros((1, d), np.float32), np.zeros((1, n_words(columns)), np.uint64)
         p, steps = len(columns.numeric), np.zeros((1, len(columns.stepped)), np.int16)
         is_plain = len(columns.stepped) + len(columns.binary) == 0
         numeric = values if is_plain else np.zeros((1, p), np.float32)
-        own = Rows(values, numeric, steps, bits)
-        self.rows = Rows(*map(read_only, own))
-        scales = np.array(() if its.feature_scales is None else its.feature_scales, np.float32)
-        units = np.array(() if its.feature_units is None else its.feature_units, np.float64)
-        how = scales, units, its.domain == "cube", columns, own
+        writable = Rows(values, numeric, steps, bits)
+        self.rows = Rows(*map(read_only, writable))
+        scales = np.array(
+            () if parameters.feature_scales is None else parameters.feature_scales, np.float32
+        )
+        units = np.array(
+            () if parameters.feature_units is None else parameters.feature_units, np.float64
+        )
+        how = scales, units, parameters.domain == "cube", columns, writable
         self._shape = 1, d
         self._narrow, self._wide = np.zeros((1, d), np.float32), np.zeros((1, d))
         self._arguments = (self._narrow, *how), (self._wide, *how)
-        self._entries = tuple(entry_of(convert_row, given) for given in self._arguments)
+        self._entries = tuple(entry_of(convert_row, arguments) for arguments in self._arguments)
         self._is_narrow = True
 
     @property
@@ -172,16 +176,16 @@ class _Learn(_Call):
         columns, seed = forest.store.trees[0].columns, np.uint64(forest.parameters.seed)
         super().__init__(forest, columns)
         self.y, self.reached = np.zeros(1), np.zeros(len(self._trees), np.int64)
-        numbers, asked = forest.tree_numbers.astype(np.uint64), self._asked(forest)
-        policies = forest.policies.learning if isinstance(asked, Silent) else forest.policies
+        numbers, request = forest.tree_numbers.astype(np.uint64), self._request(forest)
+        policies = forest.policies.learning if isinstance(request, NoForecasts) else forest.policies
         self.arguments: tuple[Any, ...] = (
             *policies, self._store.addresses, columns, seed, numbers, 0, len(numbers),
-            self.row.rows, read_only(self.y), read_only(_NONE_1D), self.reached, asked,
+            self.row.rows, read_only(self.y), read_only(_NONE_1D), self.reached, request,
         )  # fmt: skip
         self.entry = entry_of(update, self.arguments)
 
-    def _asked(self, forest: Forest) -> Silent | Asked:
-        return Silent()
+    def _request(self, forest: Forest) -> NoForecasts | ForecastRequest:
+        return NoForecasts()
 
     def begin(self, forest: Forest, y: float) -> None:
         """Get ready for a row with this label."""
@@ -196,14 +200,14 @@ class _LearnSampled(_Learn):
     tree of the range that lacks capacity for the row has not answered yet.
     """
 
-    def _asked(self, forest: Forest) -> Asked:
+    def _request(self, forest: Forest) -> ForecastRequest:
         output, n_trees = forest.predictor.sample_output, len(self._trees)
         self._answers, self._lives = np.empty((n_trees, output.width)), np.empty(n_trees)
         self._n_answered, self._before = np.zeros(1, np.int64), 0.0
         self._row_by_row = RowByRow(self._answers, self.y)
         rows, known = np.zeros(n_trees, np.int64), np.empty((n_trees, 0))
         work = np.empty((3, output.width))
-        return Asked(
+        return ForecastRequest(
             rows, self._lives, output.loss, work, self._answers, known, self._n_answered
         )  # fmt: skip
 
@@ -219,7 +223,7 @@ class _LearnSampled(_Learn):
 
 
 class SingleRow:
-    """The way for single rows to one forest; see the module's list of what may pass.
+    """Learns and predicts single rows with one forest; the module lists which rows may pass.
 
     One thread at a time: the row is copied to a place that calls share.
 
@@ -229,13 +233,13 @@ class SingleRow:
 
     Attributes
     ----------
-    begun : _Begun or None
+    estimator_state : _EstimatorState or None
         What was looked up in the estimator that learned last.
     """
 
     def __init__(self, forest: Forest) -> None:
         self.forest = forest
-        self.begun: _Begun | None = None
+        self.estimator_state: _EstimatorState | None = None
         self._predict: _Predict | None = None
         self._learn: _Learn | None = None
         self._learn_sampled: _LearnSampled | None = None
@@ -268,17 +272,17 @@ class SingleRow:
 
     def _can_predict(self) -> bool:
         """Return whether nothing has to be found out from all nodes after each row."""
-        its = self.forest.parameters
-        finds_out = its.selects_lifetimes or its.has_gaussian_mixture
+        parameters = self.forest.parameters
+        finds_out = parameters.selects_lifetimes or parameters.has_gaussian_mixture
         return not finds_out and self.forest.total_weight > 0.0
 
     def _frozen_call(self, call: _Predict) -> tuple[Any, tuple[Any, ...]] | None:
         """Return what asks frozen trees, if there are any of the kind; freeze trees if it pays."""
         predictor = self.forest.predictor
-        frozen = predictor.frozen
-        found = frozen.call
-        if found is not None and found[0] is frozen.kept and found[1] is call:
-            return found[2:]
+        frozen = predictor.frozen_cache
+        prepared = frozen.call
+        if prepared is not None and prepared[0] is frozen.kept and prepared[1] is call:
+            return prepared[2:]
         if call.is_leafwise:
             frozen.n_alone, frozen.is_begun = frozen.n_alone + 1, True
             if frozen.n_alone % _COUNTED == 0:
@@ -314,7 +318,7 @@ class SingleRow:
         call = self._learn if self._n_unsampled else self._learn_sampled
         is_due = not self._n_left or self._n_calls != forest.n_calls
         if call is None or is_due or not call.holds(forest):
-            call = self._look_again()
+            call = self._next_learn_call()
         store = forest.store
         if call is None or store.is_torn:
             return False
@@ -338,9 +342,9 @@ class SingleRow:
         store.is_torn = False
         return True
 
-    def _look_again(self) -> _Learn | None:
-        """Return how the next row is learned, if it may pass, and count the rows that may."""
-        forest, n_free = self.forest, self._n_free()
+    def _next_learn_call(self) -> _Learn | None:
+        """Return the call that learns the next row, None if it may not; count the rows that may."""
+        forest, n_free = self.forest, self._rows_until_check()
         if not n_free or forest.store.is_torn:
             return None
         self._n_left = self._n_unsampled = n_free
@@ -363,17 +367,21 @@ class SingleRow:
         # for a row may have answered, and would again.
         return is_of_classes and forest.total_weight >= 1.0 and forest.parameters.splits_range
 
-    def _n_free(self) -> int:
-        """Return how many rows, with none in between, may pass before this is asked again."""
+    def _rows_until_check(self) -> int:
+        """Return how many rows in a row may be learned before the forest is to be checked again."""
         forest = self.forest
-        its, store, warmup = forest.parameters, forest.store, forest.warmup
-        if its.minimises_loss or its.learns_jointly or its.target_range is not None:
+        parameters, store, warmup = forest.parameters, forest.store, forest.warmup
+        if (
+            parameters.minimises_loss
+            or parameters.learns_jointly
+            or parameters.target_range is not None
+        ):
             return 0
         if not store.trees:
             return 0
-        if its.has_boxes and not store.is_encoded:
+        if parameters.has_boxes and not store.is_encoded:
             return 0
-        labels = () if its.n_classes else store.trees[0].head_f[nodes.OFFSET :].tolist()
+        labels = () if parameters.n_classes else store.trees[0].head_f[nodes.OFFSET :].tolist()
         if any(_SMALL < abs(label) < np.inf for label in labels):
             return 0
         n_free = int(max(0.0, _FEW_ROWS + 1.0 - store.total_weight))
@@ -384,8 +392,8 @@ class SingleRow:
         return 0 if warmup.may_choose else min(n_free, 1)
 
 
-class _Begun(NamedTuple):
-    """Facts about a fitted estimator, looked up once for all rows until one of them changes."""
+class _EstimatorState(NamedTuple):
+    """Attributes of a fitted estimator that single rows depend on, kept until one changes."""
 
     read: Callable[[dict[str, Any]], tuple[Any, ...]]  # attributes that must not have changed
     values: tuple[Any, ...]  # what they were
@@ -394,26 +402,26 @@ class _Begun(NamedTuple):
     labels: list[Any] | None  # of the classes
 
     @classmethod
-    def of(cls, estimator: Any) -> _Begun:
-        """Return the facts about a fitted estimator."""
-        own, begun_with = estimator.__dict__, estimator._begun_with
+    def of(cls, estimator: Any) -> _EstimatorState:
+        """Return those attributes of a fitted estimator."""
+        attributes, begun_with = estimator.__dict__, estimator._begun_with
         scales = begun_with.get("feature_scales")
-        given = scales if isinstance(scales, list) else None
-        names = [n for n in begun_with if given is None or n != "feature_scales"]
-        fitted = [n for n in ("_begun_with", "classes_") if n in own]
-        values = *(begun_with[n] for n in names), *(own[n] for n in fitted)
-        labels = own["classes_"].tolist() if "classes_" in own else None
+        numbers_given = scales if isinstance(scales, list) else None
+        names = [n for n in begun_with if numbers_given is None or n != "feature_scales"]
+        fitted = [n for n in ("_begun_with", "classes_") if n in attributes]
+        values = *(begun_with[n] for n in names), *(attributes[n] for n in fitted)
+        labels = attributes["classes_"].tolist() if "classes_" in attributes else None
         read = itemgetter(*names, *fitted)
-        return cls(read, values, given, estimator._label_finder(), labels)
+        return cls(read, values, numbers_given, estimator._label_finder(), labels)
 
-    def is_unchanged(self, own: dict[str, Any]) -> bool:
+    def is_unchanged(self, attributes: dict[str, Any]) -> bool:
         """Return whether an estimator's attributes are as they were; False if it is hard to see."""
         try:
-            if self.read(own) != self.values:  # what is the same object is not looked into
+            if self.read(attributes) != self.values:  # what is the same object is not looked into
                 return False
         except (KeyError, ValueError):  # none; an array, where there was none or another
             return False
-        return self.scales is None or np.array(own["feature_scales"]).tolist() == self.scales
+        return self.scales is None or np.array(attributes["feature_scales"]).tolist() == self.scales
 
     def has_classes(self, classes: Any) -> bool:
         """Return whether ``classes`` are these, in order; False if that is hard to see."""
@@ -424,22 +432,22 @@ class _Begun(NamedTuple):
         return classes == self.labels
 
 
-def _shortcut_of(own: dict[str, Any]) -> SingleRow | None:
-    """Return the way for single rows to an estimator's forest, None where there is none."""
-    forest = own.get("forest_")
-    if forest is None or "feature_names_in_" in own or not forest.takes_single_rows:
+def _shortcut_of(attributes: dict[str, Any]) -> SingleRow | None:
+    """Return what learns and predicts single rows with an estimator's forest; None if nothing."""
+    forest = attributes.get("forest_")
+    if forest is None or "feature_names_in_" in attributes or not forest.supports_single_row:
         return None
-    found: SingleRow | None = own.get("_single_row")
-    if found is None or found.forest is not forest:
-        found = own["_single_row"] = SingleRow(forest)
-    return found
+    shortcut: SingleRow | None = attributes.get("_single_row")
+    if shortcut is None or shortcut.forest is not forest:
+        shortcut = attributes["_single_row"] = SingleRow(forest)
+    return shortcut
 
 
-def _as_seen(own: dict[str, Any], X: np.ndarray, domain: str) -> np.ndarray | None:
+def _as_seen(attributes: dict[str, Any], X: np.ndarray, domain: str) -> np.ndarray | None:
     """Return a row as trees see it, with what is missing encoded; None if it cannot be."""
-    if own["_begun_with"].get("missing_values") != ENCODE:
+    if attributes["_begun_with"].get("missing_values") != ENCODE:
         return X
-    return encoded_row(X, own["n_features_in_"], domain)
+    return encoded_row(X, attributes["n_features_in_"], domain)
 
 
 def mean_of_single_row(
@@ -449,8 +457,8 @@ def mean_of_single_row(
 
     Calibrated, if the forest has learned how and it ``is_to_be_calibrated``.
     """
-    own = estimator.__dict__
-    turns = own.get("_turns")
+    attributes = estimator.__dict__
+    turns = attributes.get("_turns")
     if turns is None or type(X) is not np.ndarray or X.shape[:1] != (1,) or not _IS_USED:
         return None
     if turns.at_row == "learned":  # more may follow without a pause; readers have to queue up
@@ -460,11 +468,11 @@ def mean_of_single_row(
             return None
         turns.at_row = "read"
         try:
-            shortcut = _shortcut_of(own)
+            shortcut = _shortcut_of(attributes)
             # The domain may have been set since; the general way checks rows by it.
             if shortcut is None or estimator.domain != shortcut.forest.parameters.domain:
                 return None
-            row = _as_seen(own, X, estimator.domain)
+            row = _as_seen(attributes, X, estimator.domain)
             mean = None if row is None else shortcut.mean(row)
             if mean is None or turns.at_row is None:  # a signal handler learned amid it
                 return None
@@ -483,8 +491,8 @@ def learn_single_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> boo
 
     Or if ``classes`` are given that are not those that are known.
     """
-    own = estimator.__dict__
-    turns = own.get("_turns")
+    attributes = estimator.__dict__
+    turns = attributes.get("_turns")
     is_plain = _IS_USED and type(X) is np.ndarray and type(y) is np.ndarray and y.shape == (1,)
     if turns is None or not is_plain or y.dtype.kind not in "biufU":
         return False
@@ -493,22 +501,24 @@ def learn_single_row(estimator: Any, X: Any, y: Any, classes: Any = None) -> boo
             return False
         turns.at_row = "learned"
         try:
-            shortcut = _shortcut_of(own)
+            shortcut = _shortcut_of(attributes)
             if shortcut is None:
                 return False
-            begun = shortcut.begun
-            if begun is None or not begun.is_unchanged(own):
-                begun = shortcut.begun = _Begun.of(estimator)
-                if not begun.is_unchanged(own):  # a parameter was set since the stream was begun
+            state = shortcut.estimator_state
+            if state is None or not state.is_unchanged(attributes):
+                state = shortcut.estimator_state = _EstimatorState.of(estimator)
+                if not state.is_unchanged(
+                    attributes
+                ):  # a parameter was set since the stream was begun
                     return False
-            if classes is not None and not begun.has_classes(classes):
+            if classes is not None and not state.has_classes(classes):
                 return False
-            label = begun.label_of(y.item())
-            row = None if label is None else _as_seen(own, X, estimator.domain)
+            label = state.label_of(y.item())
+            row = None if label is None else _as_seen(attributes, X, estimator.domain)
             if label is None or row is None or not shortcut.learn(row, label):
                 return False
             for name in estimator._forgets:
-                own.pop(name, None)
+                attributes.pop(name, None)
             return True
         finally:
             turns.at_row = None
@@ -518,11 +528,11 @@ def row_by_row(partial_fit: _Method) -> _Method:
     """Let one plain row pass by a ``partial_fit`` that takes long to be entered."""
 
     @functools.wraps(partial_fit)
-    def learn(self: Any, X: Any, y: Any, *given: Any, **named: Any) -> Any:
+    def learn(self: Any, X: Any, y: Any, *arguments: Any, **named: Any) -> Any:
         classes = named.get("classes") if named else None
-        is_plain = not given and len(named) == (classes is not None)
+        is_plain = not arguments and len(named) == (classes is not None)
         if is_plain and learn_single_row(self, X, y, classes):
             return self
-        return partial_fit(self, X, y, *given, **named)
+        return partial_fit(self, X, y, *arguments, **named)
 
     return learn  # type: ignore[return-value]  # of the same signature

@@ -43,7 +43,7 @@ def convert_row(raw, scales, units, in_cube, columns, rows):
         if not fits_int16(steps):
             return False
         rows.steps[0, k] = np.int16(steps)
-    others = np.zeros(columns.binary.shape[0], np.bool_)
+    has_other_values = np.zeros(columns.binary.shape[0], np.bool_)
     patterns, wanted = x.view(np.int32), columns.values.view(np.int32)
-    write_bits_of_row(patterns, wanted, columns, rows.bits[0], others)
-    return not others.any()
+    write_bits_of_row(patterns, wanted, columns, rows.bits[0], has_other_values)
+    return not has_other_values.any()

@@ -134,8 +134,8 @@ class ConvexLoss:
 
     def __repr__(self) -> str:
         names = {"price": self.price, "derivative": self.derivative, "solution": self.solution}
-        given = (f"{name}={f!r}" for name, f in names.items() if f is not None)
-        return f"ConvexLoss({', '.join(given)})"
+        arguments = (f"{name}={f!r}" for name, f in names.items() if f is not None)
+        return f"ConvexLoss({', '.join(arguments)})"
 
     def prices(self, z: Any, y: Any) -> np.ndarray:
         """Return the price at each z and label, float64.
@@ -331,8 +331,8 @@ class ConvexLoss:
 
         def slope(z: np.ndarray) -> np.ndarray:
             slopes = _values(self.derivative, z[:, None], labels)
-            found: np.ndarray = (weights * np.where(weights > 0.0, slopes, 0.0)).sum(axis=1)
-            return found
+            sums: np.ndarray = (weights * np.where(weights > 0.0, slopes, 0.0)).sum(axis=1)
+            return sums
 
         low, high = (np.full(len(labels), end) for end in _ends(bound))
         if bound is None:
@@ -377,9 +377,9 @@ def _why_no_probabilities(loss: ConvexLoss, bound: float | None) -> str | None:
     return f"hardly any probability has its best z within the bound {bound:g}: give a larger one"
 
 
-def _check_function(name: str, given: Any, n_numbers: int) -> None:
+def _check_function(name: str, function: Any, n_numbers: int) -> None:
     try:
-        inspect.signature(given).bind(*[0.0] * n_numbers)
+        inspect.signature(function).bind(*[0.0] * n_numbers)
     except ValueError:
         return  # some built-in functions have no signature
     except TypeError as error:

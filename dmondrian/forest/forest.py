@@ -89,7 +89,7 @@ class Forest(Ensemble):
         self.n_done = 0  # rows of a part that were learned before the rest of it failed
 
     @property
-    def takes_single_rows(self) -> bool:
+    def supports_single_row(self) -> bool:
         """Whether its trees alone learn a row and predict it, as :class:`SingleRow` has them do."""
         return True
 
@@ -153,9 +153,9 @@ class Forest(Ensemble):
                     size = max(size, AT_ONCE)
                 part = slice(done, min(done + size, n))
                 self._n_later = n - part.stop
-                own = None if w is None else w[part]
+                part_weights = None if w is None else w[part]
                 of_part = None if times is None else times[part]
-                self._update((X[part], y[part], own), n_threads, turns.alone, of_part)
+                self._update((X[part], y[part], part_weights), n_threads, turns.alone, of_part)
                 done, self.n_done = part.stop, 0
         except BaseException as error:
             if done := done + self.n_done:
@@ -397,7 +397,7 @@ def _trees_of(
         tree, fit = nodes.from_fields(arrays, entry, columns)
         if not fit:
             columns = find_columns(d, chain(boxes_of(built), [_boxes_in(arrays)]))
-            built = [nodes.lay_out(one, columns) for one in built]
+            built = [nodes.lay_out(tree_before, columns) for tree_before in built]
             tree, _ = nodes.from_fields(arrays, entry, columns)
         if parameters.has_fringe:
             tree = fringe_settings.with_fringe(tree, arrays)

@@ -51,8 +51,11 @@ def merge(forests: Sequence[Forest]) -> Forest:
         raise ParameterError("nothing to merge: give at least one forest")
     first = forests[0]
     parameters = first.parameters
-    calibrations = [one.calibration for one in forests if one.calibration is not None]
-    if any(not isinstance(one, Calibration) or one.excess is None for one in calibrations):
+    calibrations = [forest.calibration for forest in forests if forest.calibration is not None]
+    if any(
+        not isinstance(calibration, Calibration) or calibration.excess is None
+        for calibration in calibrations
+    ):
         raise ParameterError(
             "calibrated forests cannot be merged: each was calibrated on its own rows, by fewer "
             'than the merged one has; train the parts with calibrate=False or "auto" (in a job '
@@ -60,14 +63,14 @@ def merge(forests: Sequence[Forest]) -> Forest:
         )
     if (why := why_not_merged(parameters)) is not None:
         raise ParameterError(why)
-    for other in forests[1:]:
-        same_trees = np.array_equal(other.tree_numbers, first.tree_numbers)
-        if other.parameters != parameters or not same_trees:
+    for forest in forests[1:]:
+        same_trees = np.array_equal(forest.tree_numbers, first.tree_numbers)
+        if forest.parameters != parameters or not same_trees:
             raise ParameterError("forests of different parameters or trees cannot be merged")
     merged = Forest.from_state(*first.state())
     merged.calibration = calibrations[0].empty if calibrations else None
-    for other in forests[1:]:
-        for index, tree in enumerate(other.trees):
+    for forest in forests[1:]:
+        for index, tree in enumerate(forest.trees):
             if tree.head_i[nodes.N_NODES]:
                 _absorb(merged, index, tree)
     if not alike(merged.store.trees):  # each was laid out for its own boxes; kernels know one way

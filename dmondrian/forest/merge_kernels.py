@@ -14,7 +14,7 @@ from dmondrian.tree.box_encoding import row_of
 from dmondrian.tree.keyed_random import tree_key
 from dmondrian.tree.nodes import N_NODES, PARENT
 from dmondrian.tree.policies import add_statistics, grow
-from dmondrian.tree.prefetch import Hint
+from dmondrian.tree.prefetch import PrefetchedPath
 
 
 @kernel
@@ -29,8 +29,8 @@ def absorb(growth, stat, rule, tree, seed, number, points, statistics, start):
     for c in range(start, statistics.shape[0]):
         if tree.head_i[N_NODES] + 2 > tree.i.shape[0]:
             return c
-        hint = Hint(-1, 0, unowned(nothing), 0)
-        v = grow(growth, stat, rule, tree, row_of(points, c), 0.0, key, hint)[0]
+        prefetched = PrefetchedPath(-1, 0, unowned(nothing), 0)
+        v = grow(growth, stat, rule, tree, row_of(points, c), 0.0, key, prefetched)[0]
         if v < 0:
             return c
         while v >= 0:

@@ -29,13 +29,13 @@ def unpacked(stored: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     try:
         if isinstance(stored, str):
             kind = np.dtype(dtype).newbyteorder("<")
-            found = np.frombuffer(base64.b64decode(stored, validate=True), kind).reshape(shape)
+            numbers = np.frombuffer(base64.b64decode(stored, validate=True), kind).reshape(shape)
         else:
-            found = np.array(stored, np.float64)
+            numbers = np.array(stored, np.float64)
     except (TypeError, ValueError, OverflowError):
-        found = np.empty(0)
-    if found.size == 0 and 0 in shape:
-        found = found.reshape(shape)
-    if found.shape != shape or not np.isfinite(found).all():
+        numbers = np.empty(0)
+    if numbers.size == 0 and 0 in shape:
+        numbers = numbers.reshape(shape)
+    if numbers.shape != shape or not np.isfinite(numbers).all():
         raise CorruptError(f"expected finite numbers of shape {shape}, found {str(stored)[:80]}")
-    return found.astype(dtype)
+    return numbers.astype(dtype)

@@ -84,11 +84,11 @@ def check_header(header: Any, n_trees: int) -> list[dict[str, Any]]:
     CorruptError
         If the header is not one of a forest with ``n_trees`` trees.
     """
-    found = header.get("format") if isinstance(header, dict) else type(header).__name__
-    if type(found) is not int or found not in (FIRST, FORMAT, NESTED):
+    format_ = header.get("format") if isinstance(header, dict) else type(header).__name__
+    if type(format_) is not int or format_ not in (FIRST, FORMAT, NESTED):
         raise CorruptError(
             f"this version reads forests of formats {FIRST} to {NESTED}, this one is of "
-            f"{found!r}: use the version of dmondrian that wrote it"
+            f"{format_!r}: use the version of dmondrian that wrote it"
         )
     entries = header.get("trees")
     is_whole = {"parameters", "warmup"} <= set(header)
@@ -222,15 +222,15 @@ def check_links(entry: dict[str, Any], arrays: dict[str, np.ndarray], n_features
     # Every node but the root is the child of exactly one; times that increase downward then leave
     # none for a cycle.
     feature, time = arrays["feature"], arrays["time"]
-    given = (read_only(array) for array in (left, right, parent, feature, time))
-    found = faults_of_links(*given, n_features)
+    link_arrays = (read_only(array) for array in (left, right, parent, feature, time))
+    faults = faults_of_links(*link_arrays, n_features)
     for fault, message in (
         (state_kernels.NO_TREE, "its links do not form a binary tree"),
         (state_kernels.BAD_FEATURE, f"it splits on features outside 0..{n_features - 1}"),
         (state_kernels.BAD_TIME, "its split times do not increase downward"),
         (state_kernels.BAD_END, "its leaves should have split time inf"),
     ):
-        if found & fault:
+        if faults & fault:
             raise CorruptError(where + message)
 
 
@@ -251,9 +251,9 @@ def check_cells(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Raise unless splits and boxes are those of cells of the unit cube."""
     root, lower, upper = entry["root"], arrays["lower"], arrays["upper"]
     links = tuple(read_only(arrays[name]) for name in ("left", "right", "feature"))
-    others = (read_only(arrays[name]) for name in ("threshold", "stat", "lower", "upper"))
+    value_arrays = (read_only(arrays[name]) for name in ("threshold", "stat", "lower", "upper"))
     is_inside = (lower[root] >= 0.0).all() and (upper[root] <= 1.0).all()
-    if not is_inside or not are_cells_of_cube(links, *others):
+    if not is_inside or not are_cells_of_cube(links, *value_arrays):
         raise CorruptError(
             f"tree {entry['number']}: its boxes should lie in the unit cube, in their parents' and "
             "on their sides of splits"
@@ -269,15 +269,17 @@ def check_statistics(
 ) -> None:
     """Raise unless a node's statistics are those of some rows: see :mod:`dmondrian.stats`."""
     where = f"tree {entry['number']}: "
-    given = (read_only(arrays[name]) for name in ("stat", "left", "parent"))
+    node_arrays = (read_only(arrays[name]) for name in ("stat", "left", "parent"))
     n_squares = 1 if has_signed_prices else 2  # squares, and prices
-    found = faults_of_statistics(*given, is_counts, n_squares, may_be_empty, "fringe" in arrays)
+    faults = faults_of_statistics(
+        *node_arrays, is_counts, n_squares, may_be_empty, "fringe" in arrays
+    )
     for fault, message in (
         (state_kernels.BAD_WEIGHT, "its statistics should be finite, its row counts positive"),
         (state_kernels.BAD_COUNT, "its classes should count no less than 0 and no more than all"),
         (state_kernels.BAD_SQUARE, "its squares and prices should not be negative"),
     ):
-        if found & fault:
+        if faults & fault:
             raise CorruptError(where + message)
 
 

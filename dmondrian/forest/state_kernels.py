@@ -91,17 +91,17 @@ def faults_of_statistics(stat, left, parent, is_counts, n_squares, may_leaf, may
     """
     faults = 0
     for v in range(stat.shape[0]):
-        own = stat[v]
-        weight, is_sound = own[0], True
-        for c in range(own.shape[0]):
-            is_sound &= abs(own[c]) < np.inf
+        node_stats = stat[v]
+        weight, is_sound = node_stats[0], True
+        for c in range(node_stats.shape[0]):
+            is_sound &= abs(node_stats[c]) < np.inf
         is_sound &= weight >= 0.0
         if weight == 0.0:
             is_sound &= left[v] < 0 and may_leaf and (may_root or parent[v] >= 0)
         faults |= 0 if is_sound else BAD_WEIGHT
-        for c in range(1, own.shape[0] if is_counts else 1):
+        for c in range(1, node_stats.shape[0] if is_counts else 1):
             # Sums in doubles are monotone: a class never counts more than all.
-            faults |= 0 if 0.0 <= own[c] <= weight else BAD_COUNT
-        for c in range(2, 2 if is_counts else min(2 + n_squares, own.shape[0])):
-            faults |= 0 if own[c] >= 0.0 else BAD_SQUARE
+            faults |= 0 if 0.0 <= node_stats[c] <= weight else BAD_COUNT
+        for c in range(2, 2 if is_counts else min(2 + n_squares, node_stats.shape[0])):
+            faults |= 0 if node_stats[c] >= 0.0 else BAD_SQUARE
     return faults

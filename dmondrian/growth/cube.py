@@ -199,7 +199,7 @@ implements(learn, Cube)(learn_along_path)
 
 
 @implements(grow, Cube)
-def grow_cube(growth, stat, rule, tree, x, y, key, hint):
+def grow_cube(growth, stat, rule, tree, x, y, key, prefetched):
     v = tree.head_i[ROOT]
     if v < 0:
         tree.head_i[ROOT] = 0
@@ -211,7 +211,7 @@ def grow_cube(growth, stat, rule, tree, x, y, key, hint):
         stretch(tree, v, x)
         v = child_of(tree, v, x)
         depth += 1
-    noted = min(hint.depth, N_NOTED)  # cells are split, but none comes above another
+    noted = min(prefetched.depth, N_NOTED)  # cells are split, but none comes above another
     if tree.d[v, STAT] == 0.0:
         enclose(tree, v, x)
         return v, True, -1, min(depth - 1, noted)

@@ -122,12 +122,12 @@ def least_rows(growth, depth):
 def draw_features(growth, tree, key, v, stat):
     """Open a block for leaf ``v`` and draw its features; return its place or -1. O(d + lambda)."""
     d = tree.n_features
-    own = row_key(key, ~np.uint64(v))  # no weight before a row has these bits
-    wanted, draw, clock = 1, 1, -log(uniform(own, 1))
+    leaf_key = row_key(key, ~np.uint64(v))  # no weight before a row has these bits
+    wanted, draw, clock = 1, 1, -log(uniform(leaf_key, 1))
     while clock <= growth.candidate_rate and wanted < d:
         draw += 1
         wanted += 1
-        clock -= log(uniform(own, draw))
+        clock -= log(uniform(leaf_key, draw))
     s, e = tally_size(stat)
     size = section(growth.n_points, s, e)
     place = open_block(tree, v, wanted, HEADER + (1 + wanted) * size)
@@ -136,7 +136,7 @@ def draw_features(growth, tree, key, v, stat):
     at = place + HEADER
     for j in range(d):  # each set of so many features is as likely
         draw += 1
-        if uniform(own, draw) * (d - j) < wanted:
+        if uniform(leaf_key, draw) * (d - j) < wanted:
             at += size
             tree.pool[at] = j
             wanted -= 1
@@ -153,7 +153,7 @@ def best_split(growth, stat, tree, place, depth):
     whole = place + HEADER
     to_structure = 1 + n_points * (1 + s)
     n_features = np.int64(tree.pool[place + N_FEATURES])
-    best, found, point = -np.inf, np.int64(-1), np.int64(-1)
+    best, best_section, point = -np.inf, np.int64(-1), np.int64(-1)
     for k in range(n):
         of_both = tree.pool[whole + 1 + n_points + k]
         if of_both < 2.0 * alpha:
@@ -167,8 +167,8 @@ def best_split(growth, stat, tree, place, depth):
                 left = at + to_structure + k
                 gain = gain_of_split(stat, tree, growth.criterion, before, both, left, n_points)
                 if gain >= best:
-                    best, found, point = gain, at, np.int64(k)
-    return found, point, best
+                    best, best_section, point = gain, at, np.int64(k)
+    return best_section, point, best
 
 
 @inline
@@ -239,14 +239,14 @@ def look_at(growth, stat, tree, key, v, x, y, w):
 
 
 @inline
-def add_row(growth, stat, tree, key, x, y, w, hint):
+def add_row(growth, stat, tree, key, x, y, w, prefetched):
     """Take one row, or one repeat of it, into the tree; return whether there was capacity."""
     if tree.head_i[ROOT] < 0:
         tree.head_i[ROOT] = open_leaf(tree, -1)
         if growth.max_nodes >= 3:
             tree.i[0, CANDIDATES] = OPEN
             tree.head_i[N_ACTIVE] = 1
-    v = leaf_of(tree, hint.leaf if hint.leaf >= 0 else tree.head_i[ROOT], x)
+    v = leaf_of(tree, prefetched.leaf if prefetched.leaf >= 0 else tree.head_i[ROOT], x)
     draw = uniform(row_key(key, np.float64(tree.head_f[TOTAL_WEIGHT]).view(np.uint64)), 1)
     if draw < growth.structure:
         return look_at(growth, stat, tree, key, v, x, y, w)
@@ -262,14 +262,14 @@ def add_row(growth, stat, tree, key, x, y, w, hint):
 
 
 @implements(learn, Fringe)
-def learn_in_streams(growth, stat, loss, rule, tree, key, x, y, w, hint):
+def learn_in_streams(growth, stat, loss, rule, tree, key, x, y, w, prefetched):
     """Each repeat of a row of whole weight is a row of its own, with a stream of its own."""
     is_whole = w <= MAX_REPEATS and w == np.floor(w)
     n, unit = (int(w), 1.0) if is_whole else (1, w)
     for repeat in range(tree.head_i[REPEATS], n):
         prepare(loss, rule, tree, y)
         has_capacity = tree.head_i[N_NODES] + 2 <= tree.i.shape[0]
-        if not has_capacity or not add_row(growth, stat, tree, key, x, y, unit, hint):
+        if not has_capacity or not add_row(growth, stat, tree, key, x, y, unit, prefetched):
             tree.head_i[REPEATS] = repeat
             return False
         tree.head_f[TOTAL_WEIGHT] += unit

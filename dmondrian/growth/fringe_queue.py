@@ -47,12 +47,12 @@ def worth(stat, tree, v):
 
 
 @inline
-def is_better(tree, one, other):
-    """Return whether the leaf of word ``one`` goes before that of ``other``, by what is stored."""
-    if one >= NONE or other >= NONE:
-        return one < NONE
-    a, b = tree.d[~one, WORTH], tree.d[~other, WORTH]
-    return a > b or (a == b and ~one < ~other)
+def is_better(tree, first, second):
+    """Return whether the leaf of word ``first`` goes before that of ``second``."""
+    if first >= NONE or second >= NONE:
+        return first < NONE
+    a, b = tree.d[~first, WORTH], tree.d[~second, WORTH]
+    return a > b or (a == b and ~first < ~second)
 
 
 @inline

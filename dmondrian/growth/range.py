@@ -67,10 +67,10 @@ class Range(NamedTuple):
 
 
 @inline
-def climb(tree, leaf, newest, x, way):
+def climb(tree, leaf, newest, x, cached_path):
     """Return the highest node on the way to ``leaf`` whose box leaves ``x`` out, or ~leaf.
 
-    ``way`` holds the nodes that are probably above the leaf.
+    ``cached_path`` holds the nodes that are probably above the leaf.
 
     Boxes nest, so one way up from the leaf ends at the lowest box that holds ``x``. Beside it the
     highest node, of those from number ``newest`` on, at which ``x`` does not go to ``leaf``; -1
@@ -78,8 +78,8 @@ def climb(tree, leaf, newest, x, way):
     and leaves ``x`` out. Last, ``end``: ``tree.scratch[d:end]`` holds bounds of how far ``x`` lies
     outside, of the nodes from the leaf up, as far as there is scratch.
     """
-    v, found, turn, end = leaf, ~leaf, np.int64(-1), tree.n_features
-    level = way.n - 1
+    v, highest, turn, end = leaf, ~leaf, np.int64(-1), tree.n_features
+    level = cached_path.n - 1
     while v >= 0:
         most = measure_bound(tree, v, x)
         # Differences may be taken for 0 where a library makes the processor do so.
@@ -88,29 +88,29 @@ def climb(tree, leaf, newest, x, way):
         if end < tree.scratch.shape[0]:
             tree.scratch[np.uint64(end)] = most
         end += 1
-        parent, level = next_above(tree, way, np.uint64(v), level)
+        parent, level = next_above(tree, cached_path, np.uint64(v), level)
         if parent >= newest and parent >= 0 and child_of(tree, parent, x) != v:
             turn = parent
-        v, found = parent, v
-    return found, turn, end
+        v, highest = parent, v
+    return highest, turn, end
 
 
 @inline
-def first_outside(tree, hint, x):
+def first_outside(tree, prefetched, x):
     """Return what :func:`climb` finds from the leaf of ``x``; the tree has rows.
 
     Then ``end``, and how many of the noted nodes are above the first, if it is one outside; none
     are counted on where splits have come in on the way.
     """
     root = np.int64(tree.head_i[ROOT])
-    leaf = np.int64(hint.leaf) if hint.leaf >= 0 else leaf_of(tree, root, x)
-    way = CachedPath(hint.nodes, min(hint.depth - 1, N_NOTED))
-    found, turn, end = climb(tree, leaf, newest_since(tree, hint), x, way)
+    leaf = np.int64(prefetched.leaf) if prefetched.leaf >= 0 else leaf_of(tree, root, x)
+    cached_path = CachedPath(prefetched.nodes, min(prefetched.depth - 1, N_NOTED))
+    highest, turn, end = climb(tree, leaf, newest_since(tree, prefetched), x, cached_path)
     if turn < 0:
-        return found, end, hint.depth - (end - tree.n_features)
-    way = CachedPath(hint.nodes, 0)
-    found, turn, end = climb(tree, leaf_of(tree, turn, x), tree.head_i[N_NODES], x, way)
-    return found, end, np.int64(0)
+        return highest, end, prefetched.depth - (end - tree.n_features)
+    cached_path = CachedPath(prefetched.nodes, 0)
+    highest, turn, end = climb(tree, leaf_of(tree, turn, x), tree.head_i[N_NODES], x, cached_path)
+    return highest, end, np.int64(0)
 
 
 @inline
@@ -128,7 +128,7 @@ implements(learn, Range)(learn_along_path)
 
 
 @implements(grow, Range)
-def grow_range(growth, stat, rule, tree, x, y, key, hint):
+def grow_range(growth, stat, rule, tree, x, y, key, prefetched):
     if tree.head_i[ROOT] < 0:
         tree.head_i[ROOT] = 0
         leaf = open_leaf(tree, -1)
@@ -136,7 +136,7 @@ def grow_range(growth, stat, rule, tree, x, y, key, hint):
         return leaf, True, -1, 0
     key = row_key(key, np.float64(tree.head_f[TOTAL_WEIGHT]).view(np.uint64))
     may_split = tree.head_i[N_NODES] + 2 <= growth.max_nodes
-    v, end, level = first_outside(tree, hint, x)
+    v, end, level = first_outside(tree, prefetched, x)
     if v < 0:
         return ~v, False, -1, min(level - 1, N_NOTED)
     parent_time = birth_of(tree, v)
@@ -171,9 +171,9 @@ def grow_range(growth, stat, rule, tree, x, y, key, hint):
 def parting_range(growth, tree, leaf, x):
     if not growth.expected:
         return np.int64(-1)
-    way = CachedPath(tree.i[0], 0)  # no node is noted
-    found, _, _ = climb(tree, leaf, tree.head_i[N_NODES], x, way)
-    return max(found, np.int64(-1))
+    cached_path = CachedPath(tree.i[0], 0)  # no node is noted
+    highest, _, _ = climb(tree, leaf, tree.head_i[N_NODES], x, cached_path)
+    return max(highest, np.int64(-1))
 
 
 @implements(reads_boxes, Range)

@@ -62,8 +62,8 @@ def opening_price_discounted(loss, tree, v, y, w):
 
 
 @implements(learn_above, DiscountedKT)
-def learn_above_discounted(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
-    node_by_node_discounted(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
+def learn_above_discounted(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path):
+    node_by_node_discounted(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path)
 
 
 node_by_node_discounted = inline(node_by_node)

@@ -21,7 +21,7 @@ import numpy as np
 from dmondrian._numba.jit import implements, inline
 from dmondrian.losses.repeats import all_at_once
 from dmondrian.stats.discounted_moments import mean_of, relative_error, variance_of
-from dmondrian.tree.backward import in_lots
+from dmondrian.tree.backward import in_batches
 from dmondrian.tree.nodes import ETA, NEXT_ETA, OFFSET, PARENT, ROOT, STAT, TOTAL_WEIGHT
 from dmondrian.tree.policies import (
     add_forecast,
@@ -67,7 +67,7 @@ def note_forecast_squared(loss, tree, out, y):
 
 
 implements(at_once, DiscountedSquared)(all_at_once)
-implements(learn_above, DiscountedSquared)(in_lots)
+implements(learn_above, DiscountedSquared)(in_batches)
 
 
 @implements(exponent, DiscountedSquared)

@@ -76,18 +76,18 @@ def price_whole(loss, tree, v, y, w):
 
 
 @noinline
-def learn_others(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
+def learn_others(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path):
     """Learn any row; apart, as its logarithms would take registers from the loop of most rows."""
-    node_by_node_compiled(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
+    node_by_node_compiled(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path)
 
 
 @implements(learn_above, KT)
-def learn_above_kt(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
+def learn_above_kt(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path):
     if w == 1.0 and loss.rate == 1.0:
         whole = Whole(loss.alpha, loss.n_classes * loss.alpha)
-        node_by_node_compiled(whole, stat, rule, tree, leaf, q, kq, shift, y, 1.0, way)
+        node_by_node_compiled(whole, stat, rule, tree, leaf, q, kq, shift, y, 1.0, cached_path)
     else:
-        learn_others(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
+        learn_others(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path)
 
 
 node_by_node_compiled = inline(node_by_node)

@@ -22,7 +22,7 @@ import numpy as np
 from dmondrian._numba.jit import implements, inline
 from dmondrian.losses.repeats import all_at_once
 from dmondrian.stats.moments import PRICE, SQUARES, SUM
-from dmondrian.tree.backward import in_lots
+from dmondrian.tree.backward import in_batches
 from dmondrian.tree.keyed_random import trigamma
 from dmondrian.tree.nodes import (
     ETA,
@@ -109,7 +109,7 @@ def prepare_squared(loss, rule, tree, y):
 
 
 implements(at_once, Squared)(all_at_once)
-implements(learn_above, Squared)(in_lots)
+implements(learn_above, Squared)(in_batches)
 
 
 @implements(exponent, Squared)

@@ -133,21 +133,21 @@ def inherit_weight_aggregate(rule, tree, new, v, v_is_leaf):
 
 
 @inline
-def write_own(loss, tree, own, exponents, parents):
-    """Write w_v = ``own`` [m + 8] 2^(256 ``exponents``) and the ``parents`` of all nodes. O(m)."""
+def write_node_weights(loss, tree, weights, exponents, parents):
+    """Write w_v = ``weights`` [m + 8] 2^(256 ``exponents``) and ``parents`` of all nodes. O(m)."""
     n = tree.head_i[N_NODES]
     for first in range(0, n, _AT_ONCE):
         end, are_near = min(first + _AT_ONCE, n), True
         for v in range(first, end):
             u = np.uint64(v)
-            own[u], exponents[u] = log_weight(loss, tree, u), 0
+            weights[u], exponents[u] = log_weight(loss, tree, u), 0
             parents[u] = tree.i[u, PARENT]
-            are_near = are_near and is_near(own[u])
+            are_near = are_near and is_near(weights[u])
         if are_near:
-            write_exponentials(own[first:], np.uint64(end - first))
+            write_exponentials(weights[first:], np.uint64(end - first))
             continue
         for v in range(first, end):
-            own[v], k = from_log(own[v])
+            weights[v], k = from_log(weights[v])
             exponents[v] = np.int32(k)
 
 
@@ -155,23 +155,23 @@ def write_own(loss, tree, own, exponents, parents):
 def rebuild_odds(loss, tree):
     """Set the odds of all nodes anew from their prices. O(m)."""
     n = tree.head_i[N_NODES]
-    own, exponents, parents = np.empty(n + 8), np.empty(n, np.int32), np.empty(n, np.int32)
-    write_own(loss, tree, own, exponents, parents)
-    other, k_other = np.full(n, -1.0), np.empty(n, np.int32)  # W of the child that was first
+    weights, exponents, parents = np.empty(n + 8), np.empty(n, np.int32), np.empty(n, np.int32)
+    write_node_weights(loss, tree, weights, exponents, parents)
+    sibling, k_sibling = np.full(n, -1.0), np.empty(n, np.int32)  # W of the child that was first
     for leaf in range(n):
         if tree.i[np.uint64(leaf), LEFT] >= 0:
             continue
         u = np.uint64(leaf)
-        m, k, v = own[u], np.int64(exponents[u]), np.int64(parents[u])
+        m, k, v = weights[u], np.int64(exponents[u]), np.int64(parents[u])
         while v >= 0:
             u = np.uint64(v)
-            if other[u] < 0.0:
-                other[u], k_other[u] = m, np.int32(k)
+            if sibling[u] < 0.0:
+                sibling[u], k_sibling[u] = m, np.int32(k)
                 break
-            w, k_own = own[u], np.int64(exponents[u])
-            below, k_below = normalise(m * other[u], k + k_other[u])
-            set_odds(tree, u, w / below, k_own - k_below)
-            m, k = add(0.5 * w, k_own, 0.5 * below, k_below)
+            w, k_w = weights[u], np.int64(exponents[u])
+            below, k_below = normalise(m * sibling[u], k + k_sibling[u])
+            set_odds(tree, u, w / below, k_w - k_below)
+            m, k = add(0.5 * w, k_w, 0.5 * below, k_below)
             v = np.int64(parents[u])
 
 

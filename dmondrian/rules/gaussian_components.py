@@ -71,8 +71,8 @@ def bracket(lists, score):
         for g in range(int(row[0])):
             place = LIST_HEAD + GAUSSIAN * g
             if row[place] > 0.0:
-                own = row[place + 1] + score * row[place + 2]
-                low, high = min(low, own), max(high, own)
+                quantile = row[place + 1] + score * row[place + 2]
+                low, high = min(low, quantile), max(high, quantile)
                 total += row[place]
     return low, high, total
 

@@ -100,8 +100,8 @@ def add_residuals(stat, tree, v, target, forecast, w):
     tree.d[v, BATCH_WEIGHT] += w
     tree.d[v, WEIGHT] += w
     for c in range(target.shape[0]):
-        own = forecast[c] if is_joint else tree.d[v, VALUE + 2 * c]
-        tree.d[v, RESIDUAL + 2 * c] += w * (target[c] - own)
+        prediction = forecast[c] if is_joint else tree.d[v, VALUE + 2 * c]
+        tree.d[v, RESIDUAL + 2 * c] += w * (target[c] - prediction)
 
 
 @kernel

@@ -101,12 +101,12 @@ def note_class(stat, tree, criterion, whole, left, stride, n, thresholds, value,
         return
     row, end = (1 + int(y)) * stride, (1 + stat.n_classes) * stride
     lefts, wholes, thresholds = np.uint64(left + row), np.uint64(whole + row), np.uint64(thresholds)
-    sums, other = np.uint64(left + end), np.uint64(stride)
+    sums, to_right = np.uint64(left + end), np.uint64(stride)
     for k in range(np.uint64(n)):  # without branches, which nothing could foresee
         on_left = tree.pool[lefts + k]
         goes_left = value <= tree.pool[thresholds + k]
         cell = on_left if goes_left else tree.pool[wholes + k] - on_left
-        tree.pool[sums + k + (np.uint64(0) if goes_left else other)] += rise(criterion, cell, w)
+        tree.pool[sums + k + (np.uint64(0) if goes_left else to_right)] += rise(criterion, cell, w)
 
 
 @implements(spread, Counts)

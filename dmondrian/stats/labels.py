@@ -134,20 +134,20 @@ def bounds_at(row, at, k, y):
 
 
 @allocating
-def unite(stat, tree, v, others):
-    """Add the labels and sums in ``others`` to those of node ``v``. O(labels)."""
-    row, at, from_, k = tree.d[v], places(stat), _places_in(stat, others), int(tree.d[v, KEPT])
-    more = int(others[KEPT - STAT])
+def unite(stat, tree, v, other_stats):
+    """Add the labels and sums in ``other_stats`` to those of node ``v``. O(labels)."""
+    row, at, from_, k = tree.d[v], places(stat), _places_in(stat, other_stats), int(tree.d[v, KEPT])
+    more = int(other_stats[KEPT - STAT])
     capacity = k + more + 1
     union, to = np.zeros(3 * capacity), (0, capacity, 2 * capacity)
     i, j, n = 0, 0, 0
     while i < k or j < more:
-        take_own = j == more or (i < k and row[at[0] + i] <= others[from_[0] + j])
-        y = row[at[0] + i] if take_own else others[from_[0] + j]
+        take_own = j == more or (i < k and row[at[0] + i] <= other_stats[from_[0] + j])
+        y = row[at[0] + i] if take_own else other_stats[from_[0] + j]
         i += int(i < k and row[at[0] + i] == y)
-        j += int(j < more and others[from_[0] + j] == y)
+        j += int(j < more and other_stats[from_[0] + j] == y)
         upto, below = bounds_at(row, at, k, y)
-        upto_there, below_there = bounds_at(others, from_, more, y)
+        upto_there, below_there = bounds_at(other_stats, from_, more, y)
         union[n], union[capacity + n], union[2 * capacity + n] = (
             y,
             below + below_there,
@@ -161,16 +161,16 @@ def unite(stat, tree, v, others):
         row[start : start + n] = union[source : source + n]
     row[KEPT] = n
     for s in range(MOMENTS):
-        row[STAT + s] += others[s]
+        row[STAT + s] += other_stats[s]
 
 
 @implements(add_statistics, Labels)
-def add_ranked(stat, tree, v, others):
-    unite(stat, tree, v, others)
+def add_ranked(stat, tree, v, other_stats):
+    unite(stat, tree, v, other_stats)
 
 
 @inline
-def _places_in(stat, others):
+def _places_in(stat, other_stats):
     """Return where labels, ``below`` and ``upto`` start in statistics apart from a node."""
     first, below, upto = places(stat)
     return first - STAT, below - STAT, upto - STAT

@@ -22,18 +22,20 @@ from dmondrian.tree.simd.exp import write_exponentials
 
 
 @inline
-def next_above(tree, way, v, level):
+def next_above(tree, cached_path, v, level):
     """Return the parent of ``v``, -1 at the root, and which noted node is expected above that."""
     parent = np.int64(tree.i[v, PARENT])
     if parent < 0:
         return parent, level
-    guess = np.int64(way.nodes[np.uint64(level)]) if level >= 0 else np.int64(tree.head_i[ROOT])
+    guess = (
+        np.int64(cached_path.nodes[np.uint64(level)]) if level >= 0 else np.int64(tree.head_i[ROOT])
+    )
     return speculate(parent, guess, level)
 
 
-def node_by_node(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
+def node_by_node(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path):
     """Do all at a node before the next. O(depth)."""
-    v, level = next_above(tree, way, np.uint64(leaf), way.n - 1)
+    v, level = next_above(tree, cached_path, np.uint64(leaf), cached_path.n - 1)
     while v >= 0:
         n, d, k = 1.0, 1.0, np.int64(0)
         while v >= 0:
@@ -47,19 +49,19 @@ def node_by_node(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
                 break
             q = handed * shift
             shift = 1.0
-            v, level = next_above(tree, way, u, level)
+            v, level = next_above(tree, cached_path, u, level)
         if v >= 0:
             u = np.uint64(v)
             q, kq = shift_weight(rule, tree, u, n, d, k, q, kq)
             q *= shift
             shift = 1.0
-            v, level = next_above(tree, way, u, level)
+            v, level = next_above(tree, cached_path, u, level)
 
 
-def in_lots(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
+def in_batches(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path):
     """Take the exponentials of many prices at once. O(depth)."""
     prices = tree.scratch
-    parent, level = next_above(tree, way, np.uint64(leaf), way.n - 1)
+    parent, level = next_above(tree, cached_path, np.uint64(leaf), cached_path.n - 1)
     while parent >= 0:
         v, n, are_near, first = parent, np.uint64(0), True, level
         while parent >= 0 and n < np.uint64(LEAST_SCRATCH):
@@ -67,7 +69,7 @@ def in_lots(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
             prices[n] = exponent(loss, tree, u, y, w)
             are_near = are_near and is_near(prices[n])
             count(stat, tree, u, y, w)
-            parent, level = next_above(tree, way, u, level)
+            parent, level = next_above(tree, cached_path, u, level)
             n += np.uint64(1)
         if are_near:
             write_exponentials(prices, n)
@@ -80,7 +82,7 @@ def in_lots(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
                 q = handed * shift
                 shift = 1.0
                 j += np.uint64(1)
-                v, first = next_above(tree, way, np.uint64(v), first)
+                v, first = next_above(tree, cached_path, np.uint64(v), first)
             if j < n:
                 value = prices[j]
                 p, kp = (value, np.int64(0)) if are_near else from_log(value)
@@ -88,4 +90,4 @@ def in_lots(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
                 q *= shift
                 shift = 1.0
                 j += np.uint64(1)
-                v, first = next_above(tree, way, np.uint64(v), first)
+                v, first = next_above(tree, cached_path, np.uint64(v), first)

@@ -112,11 +112,11 @@ def measure(tree, v, x, extensions):
 @inline
 def _measure_steps(tree, v, x, extensions):
     """Return the extension where all features are stepped."""
-    g, units, asked = x.steps.shape[0], tree.columns.units, x.steps
+    g, units, row_steps = x.steps.shape[0], tree.columns.units, x.steps
     lower, upper = tree.steps[v, :g], tree.steps[v, g : g + g]
     for k in range(g - g % SUM_LANES, g):
-        extensions[k] = extension(lower[k], upper[k], asked[k]) * np.float64(units[k])
-    return _sum_of_lanes(extend_steps(lower, upper, asked, units, extensions), extensions, g)
+        extensions[k] = extension(lower[k], upper[k], row_steps[k]) * np.float64(units[k])
+    return _sum_of_lanes(extend_steps(lower, upper, row_steps, units, extensions), extensions, g)
 
 
 @inline
@@ -131,19 +131,21 @@ def _write_mixed(tree, v, x, extensions):
         extensions[columns.numeric[k]] = extension(lower[k], upper[k], numeric[k])
     steps, g, units = tree.steps[v][4 * p :], x.steps.shape[0], columns.units
     for k in range(g):
-        found = extension(steps[k], steps[g + k], x.steps[k])
-        extensions[columns.stepped[k]] = found * np.float64(units[k])
+        n_steps = extension(steps[k], steps[g + k], x.steps[k])
+        extensions[columns.stepped[k]] = n_steps * np.float64(units[k])
     half = x.bits.shape[0] // 2
     for w in range(x.bits.shape[0]):
         word = x.bits[w] & ~tree.bits[v, np.uint64(w)]
-        own, k = (0, 64 * w) if w < half else (1, 64 * (w - half))
+        value_index, k = (0, 64 * w) if w < half else (1, 64 * (w - half))
         across = tree.bits[v, np.uint64(w + half if w < half else w - half)]
         while word:
             if word & np.uint64(1):
                 values = columns.values[k]
                 # A cell without rows has neither value, but the corner 0: see :func:`empty_box`.
-                near = values[1 - own] if across & np.uint64(1) else np.float32(0.0)
-                extensions[columns.binary[k]] = abs(np.float64(values[own]) - np.float64(near))
+                near = values[1 - value_index] if across & np.uint64(1) else np.float32(0.0)
+                extensions[columns.binary[k]] = abs(
+                    np.float64(values[value_index]) - np.float64(near)
+                )
             word >>= np.uint64(1)
             across >>= np.uint64(1)
             k += 1
@@ -205,8 +207,8 @@ def distance_to(tree, v, x, memory):
     steps, g, units = tree.steps[np.uint64(v)][4 * p :], x.steps.shape[0], tree.columns.units
     for k in range(g):
         lane = np.uint64(tree.columns.stepped[k]) & np.uint64(SUM_LANES - 1)
-        found = extension(steps[k], steps[g + k], x.steps[k])
-        lanes[lane] += found * np.float64(units[k])
+        n_steps = extension(steps[k], steps[g + k], x.steps[k])
+        lanes[lane] += n_steps * np.float64(units[k])
     left = (lanes[0] + lanes[4]) + (lanes[2] + lanes[6])
     return left + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))
 

@@ -25,9 +25,9 @@ from dmondrian.tree.nodes import LEFT, RIGHT, Tree
 from dmondrian.tree.sparse_rows import (
     SparseRows,
     begin_row,
+    empty_buffer,
     end_row,
     lowest_bit,
-    nothing_found,
     packed_rows,
     take,
     without_lowest,
@@ -170,10 +170,10 @@ def _take_of_leaf(boxes, v, r, lower, upper):
 @inline
 def _take_feature(boxes, v, r, a, b, j, lower, upper):
     """Take the differences of feature ``j`` of a node with the children ``a`` and ``b``."""
-    one, other = _rank(_bound(boxes, a, j, 0)), _rank(_bound(boxes, b, j, 0))
-    take(lower, r, j, _bound(boxes, v, j, 0) ^ _rank(min(one, other)))
-    one, other = _rank(_bound(boxes, a, j, 1)), _rank(_bound(boxes, b, j, 1))
-    take(upper, r, j, _bound(boxes, v, j, 1) ^ _rank(max(one, other)))
+    rank_a, rank_b = _rank(_bound(boxes, a, j, 0)), _rank(_bound(boxes, b, j, 0))
+    take(lower, r, j, _bound(boxes, v, j, 0) ^ _rank(min(rank_a, rank_b)))
+    rank_a, rank_b = _rank(_bound(boxes, a, j, 1)), _rank(_bound(boxes, b, j, 1))
+    take(upper, r, j, _bound(boxes, v, j, 1) ^ _rank(max(rank_a, rank_b)))
 
 
 @inline
@@ -256,7 +256,7 @@ def box_differences(
     ``n_nodes`` is m: no more than the tree has. Of ``chosen`` nodes, int32 [c], it is [c, d].
     """
     d, n_rows = tree.n_features, n_nodes if chosen is None else len(chosen)
-    lower, upper = (nothing_found(n_rows, d, np.uint32) for _ in range(2))
+    lower, upper = (empty_buffer(n_rows, d, np.uint32) for _ in range(2))
     if n_rows:
         nodes = np.empty(0, np.int32) if chosen is None else chosen
         _take_differences(_boxes_of(tree, n_nodes), read_only(nodes), lower, upper)

@@ -160,10 +160,11 @@ def whole_steps(value, per_unit, origin):
 
 
 @kernel
-def write_steps(X, columns, steps, others):
+def write_steps(X, columns, steps, has_other_values):
     """Write ``steps`` of each row of ``X`` float32 [n, d]; mark features with other values.
 
-    ``others`` bool [g] are those with a value that steps cannot hold, for which any is written.
+    ``has_other_values`` bool [g] are those with a value that steps cannot hold, for which any is
+    written.
     """
     g, features = columns.stepped.shape[0], columns.stepped
     per_unit, values = np.empty(g), np.empty(g, np.float32)
@@ -176,36 +177,36 @@ def write_steps(X, columns, steps, others):
         for k in range(g):  # without a jump, several at a time
             whole, is_other = whole_steps(values[k], per_unit[k], columns.origins[k])
             out[k] = np.int16(whole)
-            others[k] |= is_other
+            has_other_values[k] |= is_other
 
 
 @inline
-def write_bits_of_row(patterns, wanted, columns, bits, others):
+def write_bits_of_row(patterns, wanted, columns, bits, has_other_values):
     """Write ``bits`` uint64 [2 q] of one row; see :func:`write_bits`."""
     half = bits.shape[0] // 2
     one = np.uint64(1)
     for k in range(bits.shape[0]):
         bits[k] = np.uint64(0)
     for k in range(wanted.shape[0]):
-        found = patterns[columns.binary[k]]
+        value = patterns[columns.binary[k]]
         bit = one << np.uint64(k & 63)
-        if found == wanted[k, 0]:
+        if value == wanted[k, 0]:
             bits[k >> 6] |= bit
-        elif found == wanted[k, 1]:
+        elif value == wanted[k, 1]:
             bits[half + (k >> 6)] |= bit
         else:
-            others[k] = True
+            has_other_values[k] = True
 
 
 @kernel
-def write_bits(patterns, wanted, columns, bits, others):
-    """Write ``bits`` of each row; mark in ``others`` bool [b] the features with other values.
+def write_bits(patterns, wanted, columns, bits, has_other_values):
+    """Write ``bits`` of each row; mark features with other values in ``has_other_values`` bool [b].
 
     ``patterns`` int32 [n, d] and ``wanted`` [b, 2] are the float32 of rows and of the columns'
     values, compared as they are stored: 0 and -0 are two values.
     """
     for r in range(patterns.shape[0]):
-        write_bits_of_row(patterns[r], wanted, columns, bits[r], others)
+        write_bits_of_row(patterns[r], wanted, columns, bits[r], has_other_values)
 
 
 @inline
@@ -214,13 +215,13 @@ def _take_values(row, features, values, counts, c):
     kept = 0
     for k in range(c):
         j, n = features[k], counts[k]
-        found, first, second = row[j], values[k, 0], values[k, 1]
+        value, first, second = row[j], values[k, 0], values[k, 1]
         if n == 0:
-            first, second, n = found, found, 1
-        elif found != first and found != second:
+            first, second, n = value, value, 1
+        elif value != first and value != second:
             if n == 2:
                 continue  # a third: those behind move up
-            second, n = found, 2
+            second, n = value, 2
         features[kept], counts[kept] = j, n
         values[kept, 0], values[kept, 1] = first, second
         kept += 1
@@ -241,8 +242,8 @@ def take_values(patterns, has_rows, features, values, counts):
             continue
         differs = np.int32(0)
         for k in range(c):
-            found = patterns[r, features[k]]
-            differs |= np.int32(found != values[k, 0]) & np.int32(found != values[k, 1])
+            pattern = patterns[r, features[k]]
+            differs |= np.int32(pattern != values[k, 0]) & np.int32(pattern != values[k, 1])
         if differs != 0 or is_first:  # nothing may be known before the first row
             c, is_first = _take_values(patterns[r], features, values, counts, c), False
         if c == 0:
@@ -282,7 +283,7 @@ def write_bounds(lower, upper, has_rows, wanted, columns, box, steps, bits):
         per_unit[k] = 1.0 / np.float64(columns.units[k])  # exact, of a power of two
     fit = True
     for v in range(lower.shape[0]):
-        low, high, others = lower[v], upper[v], np.int32(0)
+        low, high, has_others = lower[v], upper[v], np.int32(0)
         for k in range(p):
             j = np.uint64(columns.numeric[k])
             box[v, k], box[v, p + k] = low[j], high[j]
@@ -295,19 +296,21 @@ def write_bounds(lower, upper, has_rows, wanted, columns, box, steps, bits):
             for k in range(g):  # without a jump, several at a time
                 whole, is_other = whole_steps(values[end, k], per_unit[k], columns.origins[k])
                 out[k] = np.int16(whole)
-                others |= np.int32(is_other)
+                has_others |= np.int32(is_other)
         for k in range(b):
             j = np.uint64(columns.binary[k])
             ends[0, k], ends[1, k] = low[j], high[j]
         for k in range(b):  # without a jump, too
-            one, other, first, second = ends[0, k], ends[1, k], kinds[0, k], kinds[1, k]
-            is_first, is_second = one == first, one == second
-            seen[0, k] = is_first | (other == first)
-            seen[1, k] = (is_second | (other == second)) & (first != second)  # else not known yet
-            others |= np.int32(not (is_first | is_second) & ((other == first) | (other == second)))
+            lowest, highest, first, second = ends[0, k], ends[1, k], kinds[0, k], kinds[1, k]
+            is_first, is_second = lowest == first, lowest == second
+            seen[0, k] = is_first | (highest == first)
+            seen[1, k] = (is_second | (highest == second)) & (first != second)  # else not known yet
+            has_others |= np.int32(
+                not (is_first | is_second) & ((highest == first) | (highest == second))
+            )
         for w in range(bits.shape[1]):
             bits[v, w] = packed(words, w)
-        fit &= others == 0 or not has_rows[v]
+        fit &= has_others == 0 or not has_rows[v]
     return fit
 
 

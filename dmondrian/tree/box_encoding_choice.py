@@ -109,8 +109,8 @@ class Steps:
             if not len(features):
                 return
             part = slice(start, stop)
-            given = read_only(X[part]), read_only(counted[part]), read_only(features)
-            take_steps(*given, self._finest, *self._ends)
+            arrays = read_only(X[part]), read_only(counted[part]), read_only(features)
+            take_steps(*arrays, self._finest, *self._ends)
             start, stop = stop, 2 * stop
 
     def _fit(self, has_corner: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -128,20 +128,20 @@ class Steps:
         fits &= upper - lower <= _WIDEST * units  # units may be as large as there are
         return fits, units, np.rint((lower + upper) / 2.0 / units)
 
-    def stepped(self, others: np.ndarray) -> Stepped:
-        """Return those of ``others``, int64 [c], increasing, that are to be written as steps.
+    def stepped(self, candidates: np.ndarray) -> Stepped:
+        """Return those of ``candidates``, int64 [c], increasing, that are to be written as steps.
 
         None where it is less than half of them: there are two kinds to look at then.
         """
         fits, units, origins = self._fit()
-        features = others[fits[others]]
-        if 2 * len(features) < len(others) or not uses("int16"):
+        features = candidates[fits[candidates]]
+        if 2 * len(features) < len(candidates) or not uses("int16"):
             features = features[:0]
         return Stepped(features, units[features], origins[features])
 
 
-class Found:
-    """Encodings that the values of rows and boxes allow for."""
+class EncodingChoice:
+    """What is known of values of rows and boxes, and how boxes are best written for them."""
 
     def __init__(self, n_features: int) -> None:
         self._n_features = n_features
@@ -173,8 +173,8 @@ class Found:
         is_other = self._are_other(binary)
         seen, two = self._values.seen(self._n_features)
         self._steps.add(two, None, seen[is_other[seen]])
-        others = np.flatnonzero(is_other)
-        return make_columns(self._n_features, binary, values, self._steps.stepped(others))
+        not_binary = np.flatnonzero(is_other)
+        return make_columns(self._n_features, binary, values, self._steps.stepped(not_binary))
 
 
 def find_columns(n_features: int, boxes: Iterable[Boxes], X: np.ndarray | None = None) -> Columns:
@@ -188,11 +188,11 @@ def find_columns(n_features: int, boxes: Iterable[Boxes], X: np.ndarray | None =
     X : float32 [n, d], optional
         Rows that are to be written too.
     """
-    found = Found(n_features)
+    choice = EncodingChoice(n_features)
     if X is not None:
-        found.add(X)
-    found.add_boxes(boxes)
-    return found.columns()
+        choice.add(X)
+    choice.add_boxes(boxes)
+    return choice.columns()
 
 
 def boxes_of(trees: Sequence[nodes.Tree]) -> Iterator[Boxes]:
@@ -214,8 +214,8 @@ def loaded_bytes(trees: Sequence[nodes.Tree]) -> int:
     columns = trees[0].columns
     if has_boxes(columns):
         columns = find_columns(trees[0].n_features, boxes_of(trees[:1]))
-    one = nodes.make_tree(columns, trees[0].n_stats, 1)
-    per_node = sum(array[:1].nbytes for array in (one.i, one.box, one.bits))
+    small_tree = nodes.make_tree(columns, trees[0].n_stats, 1)
+    per_node = sum(array[:1].nbytes for array in (small_tree.i, small_tree.box, small_tree.bits))
     pools = sum(8 * int(tree.head_i[nodes.POOL_LIVE]) for tree in trees)
     return per_node * sum(int(tree.head_i[nodes.N_NODES]) for tree in trees) + pools
 
@@ -230,7 +230,7 @@ def are_same(a: Columns, b: Columns) -> bool:
     pairs: Iterable[tuple[Any, Any]] = zip(
         a._replace(values=_patterns(a)), b._replace(values=_patterns(b)), strict=True
     )
-    return a is b or all(np.array_equal(one, other) for one, other in pairs)
+    return a is b or all(np.array_equal(first, second) for first, second in pairs)
 
 
 def extended(columns: Columns, X: np.ndarray) -> Columns | None:
@@ -258,14 +258,14 @@ def fitted(trees: Sequence[nodes.Tree], X: np.ndarray) -> tuple[list[nodes.Tree]
 
     ``X`` float32 [n, d], C-contiguous and read-only; there is a tree. O(m d + n d).
     """
-    found = Found(X.shape[1])
-    found.add(X[:_ENOUGH])
-    found.add_boxes(boxes_of(trees))
-    columns = found.columns()
+    choice = EncodingChoice(X.shape[1])
+    choice.add(X[:_ENOUGH])
+    choice.add_boxes(boxes_of(trees))
+    columns = choice.columns()
     rows, *fit = rows_of(X, columns)
     if not all(fit):  # those behind are unlike the first
-        found.add(X[_ENOUGH:])
-        columns = found.columns()
+        choice.add(X[_ENOUGH:])
+        columns = choice.columns()
         rows = rows_of(X, columns).rows
     laid_out = [
         tree if are_same(tree.columns, columns) else nodes.lay_out(tree, columns) for tree in trees
@@ -295,7 +295,7 @@ class Written(NamedTuple):
     fit_steps: bool  # and those of stepped features
 
 
-def asked(X: np.ndarray, columns: Columns) -> Rows:
+def query_rows(X: np.ndarray, columns: Columns) -> Rows:
     """Return rows to predict by trees of these columns; in floats alone where not all fit.
 
     ``X`` as :func:`rows_of` takes it. Trees stay as they are: what is asked once is not learned.
@@ -315,16 +315,18 @@ def rows_of(X: np.ndarray, columns: Columns) -> Written:
     if not len(columns.binary) + len(columns.stepped):
         return Written(without_boxes(X), True, True)
     bits = np.empty((len(X), n_words(columns)), np.uint64)
-    others = np.zeros(len(columns.binary), bool)
+    has_other_values = np.zeros(len(columns.binary), bool)
     if len(columns.binary):
-        write_bits(X.view(np.int32), columns.values.view(np.int32), columns, bits, others)
+        write_bits(X.view(np.int32), columns.values.view(np.int32), columns, bits, has_other_values)
     steps = np.empty((len(X), len(columns.stepped)), np.int16)
     finer = np.zeros(len(columns.stepped), bool)
     if len(columns.stepped):
         write_steps(X, columns, steps, finer)
     numeric = read_only(X[:, columns.numeric])
     return Written(
-        Rows(X, numeric, read_only(steps), read_only(bits)), not others.any(), not finer.any()
+        Rows(X, numeric, read_only(steps), read_only(bits)),
+        not has_other_values.any(),
+        not finer.any(),
     )
 
 

@@ -1,6 +1,6 @@
 """The two loops: learn rows, predict rows. No algorithm has its own.
 
-Shapes: n rows, d features, k outputs (classes, or one), a rows asked about, L lifetimes.
+Shapes: n rows, d features, k outputs (classes, or one), a rows to forecast, L lifetimes.
 
 A row is learned in this order: it is routed to its leaf (growth), then from the leaf up
 each node on the path first prices it, then counts it, then shifts its weight. Kernels
@@ -59,7 +59,7 @@ from dmondrian.tree.prefetch import (
     N_AHEAD,
     N_NOTED,
     CachedPath,
-    Hint,
+    PrefetchedPath,
     RowInTrees,
     RowsInTree,
     prefetch_for,
@@ -69,7 +69,7 @@ MAX_REPEATS = 256  # integer weights up to this are learned as repeats, byte for
 
 
 @inline
-def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w, way):
+def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w, cached_path):
     """Price, count and weigh one row from its leaf to the root. O(depth)."""
     v = np.uint64(leaf)  # uint64 like every node index: callees are compiled for one type
     if opens:
@@ -79,35 +79,35 @@ def learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, w, way):
         q = n / d
     count(stat, tree, v, y, w)
     shift = inserted_factor(rule, tree, inserted) if inserted >= 0 else 1.0
-    learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way)
+    learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path)
 
 
 @noinline
-def learn_in_parts(stat, loss, rule, tree, leaf, opens, inserted, y, w, way):
+def learn_in_parts(stat, loss, rule, tree, leaf, opens, inserted, y, w, cached_path):
     """Learn a row of another weight than one: a whole number as repeats, else part by part."""
     repeats, done = w <= MAX_REPEATS and w == np.floor(w), 0.0
     while done < w:
         if done > 0.0:
             prepare(loss, rule, tree, y)
         part = 1.0 if repeats else min(at_once(loss, done), w - done)
-        learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, part, way)
+        learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, part, cached_path)
         tree.head_f[TOTAL_WEIGHT] += part
         done += part
         opens, inserted = False, -1
 
 
-def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, hint):
+def learn_along_path(growth, stat, loss, rule, tree, key, x, y, w, prefetched):
     """Learn a row as most growths do: taken in once, then known to all nodes on its path."""
     prepare(loss, rule, tree, y)
-    leaf, opens, inserted, n_noted = grow(growth, stat, rule, tree, x, y, key, hint)
+    leaf, opens, inserted, n_noted = grow(growth, stat, rule, tree, x, y, key, prefetched)
     if leaf < 0:
         return False
-    way = CachedPath(hint.nodes, n_noted)
+    cached_path = CachedPath(prefetched.nodes, n_noted)
     if w == 1.0:
-        learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, 1.0, way)
+        learn_path(stat, loss, rule, tree, leaf, opens, inserted, y, 1.0, cached_path)
         tree.head_f[TOTAL_WEIGHT] += 1.0
     else:
-        learn_in_parts(stat, loss, rule, tree, leaf, opens, inserted, y, w, way)
+        learn_in_parts(stat, loss, rule, tree, leaf, opens, inserted, y, w, cached_path)
     return True
 
 
@@ -121,7 +121,7 @@ def branch_of(growth, stat, tree, key, at, x, is_apart):
 def first_needed(rule, tree, noted, parts_at, lifetime):
     """Return the number of the noted node, from 1 on, at which a way down may begin; 0: the root.
 
-    That is the lowest node that ignores those above it. Branches are asked for from ``parts_at``
+    That is the lowest node that ignores those above it. Branches are computed from ``parts_at``
     on, if it is not -1, and what a branch predicts depends on nodes above: then only nodes above
     ``parts_at`` are taken. O(depth).
     """
@@ -186,64 +186,63 @@ def predict_row(
         level += np.uint64(1)
 
 
-class Silent(NamedTuple):
-    """No row is asked about."""
+class NoForecasts(NamedTuple):
+    """The request where no row is to be forecast before it is learned."""
 
-    is_silent: bool = True  # a tuple without fields has no type for Numba
+    is_empty: bool = True  # a tuple without fields has no type for Numba
 
 
-class Asked(NamedTuple):
+class ForecastRequest(NamedTuple):
     """Rows that one tree is to forecast before it learns them, each at a lifetime of its own."""
 
     rows: np.ndarray  # int64 [a], increasing; never the tree's first
     lifetimes: np.ndarray  # float64 [a]
     loss: Any  # policy that holds what a cell forecasts
     work: np.ndarray  # float64 [3, k], scratch
-    answers: np.ndarray  # float64 [a, k], what the tree forecasts
-    known: np.ndarray  # float64 [a, s], the first statistics of the root then
-    n_answered: (
-        np.ndarray
-    )  # int64 [1], rows answered: a row begun anew with more capacity is not again
+    forecasts: np.ndarray  # float64 [a, k], output: what the tree forecasts
+    root_stats: np.ndarray  # float64 [a, s], output: the first statistics of the root then
+    # int64 [1], rows forecast so far: none is again where learning goes on with more capacity
+    n_forecast: np.ndarray
 
 
 @hook
-def answer(asked, growth, stat, loss, rule, tree, key, x, row, hint):
-    """Write what the tree forecasts of row number ``row``, if it is asked about.
+def forecast_if_requested(request, growth, stat, loss, rule, tree, key, x, row, prefetched):
+    """Write what the tree forecasts of row number ``row``, if ``request`` names it.
 
-    ``hint`` is the path on which ``x`` went some rows ago
-    (:class:`dmondrian.tree.prefetch.Hint`).
+    ``prefetched`` is the path on which ``x`` went some rows ago
+    (:class:`dmondrian.tree.prefetch.PrefetchedPath`).
     """
 
 
-@implements(answer, Silent)
-def answer_nothing(asked, growth, stat, loss, rule, tree, key, x, row, hint):
-    """Do nothing: no answers are asked for."""
+@implements(forecast_if_requested, NoForecasts)
+def skip_forecast(request, growth, stat, loss, rule, tree, key, x, row, prefetched):
+    """Do nothing: no forecast is requested."""
 
 
 @hook
-def reads_beside(asked, rule):
-    """Return whether answers look at both children of the nodes on a way."""
+def forecast_reads_siblings(request, rule):
+    """Return whether forecasts look at both children of the nodes on a path."""
 
 
-@implements(reads_beside, Silent)
-def reads_nothing_beside(asked, rule):
-    """Return False."""
+@implements(forecast_reads_siblings, NoForecasts)
+def reads_no_siblings(request, rule):
+    """Return False: there are no forecasts."""
     return False
 
 
-@implements(reads_beside, Asked)
-def reads_beside_as_rule(asked, rule):
-    """Return whether the rule does."""
+@implements(forecast_reads_siblings, ForecastRequest)
+def reads_siblings_as_rule(request, rule):
+    """Return whether forecasts by this rule do."""
     return reads_siblings(rule)
 
 
 @inline
-def n_still_there(tree, hint):
-    """Return how many of the nodes noted on a row's way are on it still. O(depth)."""
-    v, n = np.int32(tree.head_i[ROOT]), np.uint64(min(hint.depth, N_NOTED))
+def n_still_on_path(tree, prefetched):
+    """Return how many of the nodes noted on a row's path are on it still. O(depth)."""
+    v, n = np.int32(tree.head_i[ROOT]), np.uint64(min(prefetched.depth, N_NOTED))
     level = np.uint64(0)
     while level < n:
-        u = hint.nodes[level]
+        u = prefetched.nodes[level]
         if tree.i[np.uint64(u), PARENT] != v:  # a node has come in between
             break
         v = u
@@ -251,30 +250,30 @@ def n_still_there(tree, hint):
     return np.int64(level)
 
 
-@implements(answer, Asked)
-def answer_rows(asked, growth, stat, loss, rule, tree, key, x, row, hint):
-    """Write the answer, if the row is one of those. O(depth)."""
-    i = asked.n_answered[0]
-    if i < asked.rows.shape[0] and asked.rows[i] == row:
-        work, lifetime = unowned(asked.work), unowned(asked.lifetimes)[i : i + 1]
-        noted, leaf = hint.nodes[: n_still_there(tree, hint)], np.int64(-1)
+@implements(forecast_if_requested, ForecastRequest)
+def forecast_requested_row(request, growth, stat, loss, rule, tree, key, x, row, prefetched):
+    """Write the forecast, if the row is the next one requested. O(depth)."""
+    i = request.n_forecast[0]
+    if i < request.rows.shape[0] and request.rows[i] == row:
+        work, lifetime = unowned(request.work), unowned(request.lifetimes)[i : i + 1]
+        noted, leaf = prefetched.nodes[: n_still_on_path(tree, prefetched)], np.int64(-1)
         if reads_boxes(growth):  # else no leaf is looked at
             n = noted.shape[0]
             leaf = leaf_of(tree, np.int64(noted[n - 1] if n > 0 else tree.head_i[ROOT]), x)
         predict_row(
-            growth, stat, asked.loss, rule, tree, key, x, leaf, noted, lifetime, work[0], work[1],
+            growth, stat, request.loss, rule, tree, key, x, leaf, noted, lifetime, work[0], work[1],
             work[2:],
         )  # fmt: skip
         for k in range(work.shape[1]):  # slices might overlap, and would be copied first
-            asked.answers[i, k] = work[2, k]
+            request.forecasts[i, k] = work[2, k]
         root = tree.head_i[ROOT]
-        for k in range(asked.known.shape[1]):
-            asked.known[i, k] = tree.d[root, STAT + k]
-        asked.n_answered[0] = i + 1
+        for k in range(request.root_stats.shape[1]):
+            request.root_stats[i, k] = tree.d[root, STAT + k]
+        request.n_forecast[0] = i + 1
 
 
 @inline
-def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, at, noted):
+def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, request, at, noted):
     """Learn rows ``start``.. in one tree; return the row reached.
 
     ``at`` and ``noted`` are scratch, as :func:`prefetch_for` takes them; of a row that comes alone
@@ -285,22 +284,40 @@ def learn_block(growth, stat, loss, rule, tree, key, rows, y, w, start, asked, a
     for r in range(start, n):
         age = (r - start) % N_AHEAD
         if n > 1:
-            ways, n_ways = RowsInTree(tree, rows, r - age), min(n - r + age, N_AHEAD)
-            prefetch_for(ways, age, n_ways, at, noted, True, reads_beside(asked, rule))
+            paths, n_paths = RowsInTree(tree, rows, r - age), min(n - r + age, N_AHEAD)
+            prefetch_for(
+                paths, age, n_paths, at, noted, True, forecast_reads_siblings(request, rule)
+            )
         if tree.head_i[N_NODES] + 2 > capacity:
             return r
         x = row_of(rows, r)
-        hint = Hint(at[age], age, noted[age], at[N_AHEAD + age])
-        answer(asked, growth, stat, loss, rule, tree, key, x, r, hint)
+        prefetched = PrefetchedPath(at[age], age, noted[age], at[N_AHEAD + age])
+        forecast_if_requested(request, growth, stat, loss, rule, tree, key, x, r, prefetched)
         weight = w[r] if w.shape[0] > 0 else 1.0
-        if weight > 0.0 and not learn(growth, stat, loss, rule, tree, key, x, y[r], weight, hint):
+        if weight > 0.0 and not learn(
+            growth, stat, loss, rule, tree, key, x, y[r], weight, prefetched
+        ):
             return r
     return n
 
 
 @kernel
 def update(
-    growth, stat, loss, rule, table, columns, seed, numbers, first, last, rows, y, w, reached, asked
+    growth,
+    stat,
+    loss,
+    rule,
+    table,
+    columns,
+    seed,
+    numbers,
+    first,
+    last,
+    rows,
+    y,
+    w,
+    reached,
+    request,
 ):
     """Learn rows in order, in trees ``first`` to ``last``; return how many lack capacity for them.
 
@@ -309,7 +326,7 @@ def update(
     one; rows of weight zero are passed over. O(depth + nodes that leave the row out * d) per row
     and tree.
 
-    Rows that are ``asked`` about are answered by the tree that has learned all before them.
+    Rows of ``request`` are forecast by the tree that has learned all before them.
     """
     lengths, places = np.empty(scratch_size_compiled(columns)), np.empty(4 * N_AHEAD, np.int64)
     notes = np.empty((N_AHEAD, N_NOTED), np.int32)
@@ -323,7 +340,7 @@ def update(
         if reached[t] < n:
             tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
             reached[t] = learn_block(
-                growth, stat, loss, rule, tree, key, rows, y, w, reached[t], asked,
+                growth, stat, loss, rule, tree, key, rows, y, w, reached[t], request,
                 at[k:], noted[k:],
             )  # fmt: skip
             waiting += reached[t] < n
@@ -347,7 +364,7 @@ def predict(
     square,
     distance,
 ):
-    """Add the trees' predictions to ``total`` [n, L, k], and what else is asked for.
+    """Add the trees' predictions to ``total`` [n, L, k], and what else is requested.
 
     ``lifetimes`` float64 [T, L], each tree's, increase; ``square`` [n, L, k] takes second moments
     about ``OFFSET`` where it has rows, ``distance`` [n] the sum of extensions to the box of the
@@ -356,8 +373,8 @@ def predict(
     lengths, places = np.empty(scratch_size_compiled(columns)), np.empty(4 * N_AHEAD, np.int64)
     memory = np.empty((2 + lifetimes.shape[1], width))
     notes = np.empty((N_AHEAD, N_NOTED), np.int32)
-    n, n_trees, beside = total.shape[0], numbers.shape[0], reads_siblings(rule)
-    boxes = n > 1 and (reads_boxes(growth) or distance.shape[0] > 0)
+    n, n_trees, with_siblings = total.shape[0], numbers.shape[0], reads_siblings(rule)
+    with_boxes = n > 1 and (reads_boxes(growth) or distance.shape[0] > 0)
     for t in range(n_trees):
         scratch, work, at, noted = (
             unowned(lengths),
@@ -369,13 +386,15 @@ def predict(
         k = t % N_AHEAD if n == 1 else 0
         if n == 1:
             across = RowInTrees(table, columns, row_of(rows, 0), t - k, scratch)
-            prefetch_for(across, k, min(n_trees - t + k, N_AHEAD), at, noted, boxes, beside)
+            prefetch_for(
+                across, k, min(n_trees - t + k, N_AHEAD), at, noted, with_boxes, with_siblings
+            )
         tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
         for r in range(n):
             b = k if n == 1 else r % N_AHEAD
             if n > 1:
-                ways, n_ways = RowsInTree(tree, rows, r - b), min(n - r + b, N_AHEAD)
-                prefetch_for(ways, b, n_ways, at, noted, boxes, beside)
+                paths, n_paths = RowsInTree(tree, rows, r - b), min(n - r + b, N_AHEAD)
+                prefetch_for(paths, b, n_paths, at, noted, with_boxes, with_siblings)
             x, end, n_noted = row_of(rows, r), at[b], min(at[N_AHEAD + b], N_NOTED)
             leaf = predict_row(
                 growth,
@@ -410,7 +429,7 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
     """
     lengths, memory = np.empty(scratch_size_compiled(columns)), np.empty((2, answers.shape[3]))
     places, notes = np.empty(4 * N_AHEAD, np.int64), np.empty((N_AHEAD, N_NOTED), np.int32)
-    n, boxes, beside = answers.shape[1], reads_boxes(growth), reads_siblings(rule)
+    n, with_boxes, with_siblings = answers.shape[1], reads_boxes(growth), reads_siblings(rule)
     for t in range(numbers.shape[0]):
         scratch, work, at, noted = (
             unowned(lengths),
@@ -421,11 +440,11 @@ def collect(growth, stat, loss, rule, table, columns, seed, numbers, rows, lifet
         tree, key = tree_at(table, t, columns, scratch), tree_key(seed, numbers[t])
         for r in range(n):
             b = r % N_AHEAD
-            ways, n_ways = RowsInTree(tree, rows, r - b), min(n - r + b, N_AHEAD)
-            prefetch_for(ways, b, n_ways, at, noted, boxes, beside)
-            way = noted[b, : min(at[N_AHEAD + b], N_NOTED)]
+            paths, n_paths = RowsInTree(tree, rows, r - b), min(n - r + b, N_AHEAD)
+            prefetch_for(paths, b, n_paths, at, noted, with_boxes, with_siblings)
+            path = noted[b, : min(at[N_AHEAD + b], N_NOTED)]
             predict_row(
-                growth, stat, loss, rule, tree, key, row_of(rows, r), at[b], way, lifetimes[t],
+                growth, stat, loss, rule, tree, key, row_of(rows, r), at[b], path, lifetimes[t],
                 work[0], work[1], answers[t, r],
             )  # fmt: skip
 

@@ -36,7 +36,7 @@ def _second(b, word):
 
 
 @kernel
-def _mark(rows, boxes, bits, found):
+def _mark(rows, boxes, bits, marks):
     """Write the marks of nodes, uint64 [m, 2]. O(m w).
 
     Of rows, uint64 [m, ..], boxes, uint32 [m, ..], and bits, uint64 [m, ..].
@@ -52,7 +52,7 @@ def _mark(rows, boxes, bits, found):
         for k in range(np.uint64(bits.shape[1])):
             word = bits[v, k]
             a, b = _first(a, word), _second(b, word)
-        found[v, 0], found[v, 1] = a, b
+        marks[v, 0], marks[v, 1] = a, b
 
 
 @kernel
@@ -72,10 +72,10 @@ def _compare(marks, before, parents, changed):
 
 def marks_of(tree: Tree, n_nodes: int) -> np.ndarray:
     """Return the marks of a tree's first nodes, uint64 [m, 2]. O(m w)."""
-    found = np.empty((n_nodes, 2), np.uint64)
+    marks = np.empty((n_nodes, 2), np.uint64)
     boxes = tree.box[:n_nodes].view(np.uint32)
-    _mark(tree.i[:n_nodes].view(np.uint64), boxes, tree.bits[:n_nodes], found)
-    return found
+    _mark(tree.i[:n_nodes].view(np.uint64), boxes, tree.bits[:n_nodes], marks)
+    return marks
 
 
 def changed_nodes(tree: Tree, marks: np.ndarray, before: np.ndarray) -> np.ndarray:

@@ -343,7 +343,7 @@ def views(tree: Tree, with_boxes: bool = True) -> dict[str, np.ndarray]:
     """Return what :func:`fields` does, as views where it can; they change as the tree learns."""
     used = int(tree.head_i[N_NODES])
     i, f, d = tree.i[:used], tree.f[:used], tree.d[:used]
-    found = {
+    arrays = {
         "left": i[:, LEFT],
         "right": i[:, RIGHT],
         "parent": i[:, PARENT],
@@ -355,8 +355,8 @@ def views(tree: Tree, with_boxes: bool = True) -> dict[str, np.ndarray]:
         "stat": d[:, STAT : STAT + tree.n_stats],
     }
     if with_boxes and has_boxes(tree.columns):
-        found["lower"], found["upper"] = read_boxes(tree, slice(0, used))
-    return found
+        arrays["lower"], arrays["upper"] = read_boxes(tree, slice(0, used))
+    return arrays
 
 
 @kernel
@@ -391,8 +391,8 @@ def from_fields(
     used, n_stats = arrays["stat"].shape
     tree = make_tree(columns, n_stats, used)
     links = tuple(read_only(arrays[name]) for name in ("left", "right", "parent", "feature"))
-    others = ("threshold", "time", "odds", "odds_exponent", "stat")
-    rest = [read_only({**_NOT_WEIGHED, **arrays}[name]) for name in others]
+    value_names = ("threshold", "time", "odds", "odds_exponent", "stat")
+    rest = [read_only({**_NOT_WEIGHED, **arrays}[name]) for name in value_names]
     write_words(links, *rest, tree)
     fit = True
     if has_boxes(columns):

@@ -36,7 +36,7 @@ class Branch(NamedTuple):
 
 
 @hook
-def learn(growth, stat, loss, rule, tree, key, x, y, w, hint):
+def learn(growth, stat, loss, rule, tree, key, x, y, w, prefetched):
     """Learn one row of weight ``w`` > 0; return whether there was capacity for it.
 
     What has been learned of it until capacity was short is kept, and ``learn`` is asked again.
@@ -44,14 +44,14 @@ def learn(growth, stat, loss, rule, tree, key, x, y, w, hint):
 
 
 @hook
-def grow(growth, stat, rule, tree, x, y, key, hint):
+def grow(growth, stat, rule, tree, x, y, key, prefetched):
     """Take ``x`` into the tree, whose key is ``key``; return (leaf, opens, inserted, n_noted).
 
     ``opens`` is whether the row is the first of its leaf, ``inserted`` is the parent that the
-    row put above an older node, or -1. ``hint`` is the path on which ``x`` went some rows ago
-    (:class:`dmondrian.tree.prefetch.Hint`), ``n_noted`` how many of its nodes are above the leaf;
-    if that is wrong it costs time alone. The leaf is -1 where the arrays are full; the tree is
-    sound then, and the row can be taken in again once there is capacity.
+    row put above an older node, or -1. ``prefetched`` is the path on which ``x`` went some rows ago
+    (:class:`dmondrian.tree.prefetch.PrefetchedPath`), ``n_noted`` how many of its nodes are above
+    the leaf; if that is wrong it costs time alone. The leaf is -1 where the arrays are full; the
+    tree is sound then, and the row can be taken in again once there is capacity.
     """
 
 
@@ -155,8 +155,8 @@ def error(stat, tree, v):
 
 
 @hook
-def add_statistics(stat, tree, v, others):
-    """Add to ``v`` the statistics ``others`` [s] of other rows of its cell."""
+def add_statistics(stat, tree, v, other_stats):
+    """Add to ``v`` the statistics ``other_stats`` [s] of other rows of its cell."""
 
 
 @hook
@@ -188,12 +188,12 @@ def opening_price(loss, tree, v, y, w):
 
 
 @hook
-def learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w, way):
+def learn_above(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path):
     """Price, count and weigh a row at all nodes above ``leaf``, whose factor is (q, kq).
 
-    ``shift`` is a factor more for the mixture of the first of them, ``way`` holds the nodes that
-    these probably are (:class:`dmondrian.tree.prefetch.CachedPath`); the loops that do so are in
-    :mod:`dmondrian.tree.backward`.
+    ``shift`` is a factor more for the mixture of the first of them, ``cached_path`` holds the nodes
+    that these probably are (:class:`dmondrian.tree.prefetch.CachedPath`); the loops that do so are
+    in :mod:`dmondrian.tree.backward`.
     """
 
 

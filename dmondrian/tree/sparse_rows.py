@@ -33,8 +33,8 @@ class SparseRows(NamedTuple):
     width: int  # w
 
 
-class Found(NamedTuple):
-    """Numbers that are not zero as they are found, row by row."""
+class RowBuffer(NamedTuple):
+    """Buffer of the numbers of rows that are not zero, which kernels fill row by row."""
 
     marks: np.ndarray  # uint32 [m, ceil(w / 32)], see SparseRows
     numbers: np.ndarray  # unsigned [m w], those of earlier blocks
@@ -62,45 +62,45 @@ def without_lowest(word):
 
 
 @inline
-def begin_row(found, v):
+def begin_row(buffer, v):
     """Begin with row ``v``, of which nothing was found."""
-    marks = found.marks
+    marks = buffer.marks
     for k in range(marks.shape[1]):
         marks[v, k] = np.uint32(0)
 
 
 @inline
-def take(found, v, j, number):
+def take(buffer, v, j, number):
     """Take a number, in column ``j``, uint64, of row ``v``, unless it is zero."""
     if number != 0:
-        marks, counts = found.marks, found.counts
+        marks, counts = buffer.marks, buffer.counts
         marks[v, j >> np.uint64(5)] |= np.uint32(np.uint64(1) << (j & np.uint64(BITS - 1)))
-        found.block[j, counts[j]] = number
+        buffer.block[j, counts[j]] = number
         counts[j] += np.uint64(1)
 
 
 @inline
-def end_row(found, v):
+def end_row(buffer, v):
     """Write the numbers of a block where row ``v`` is its last one, or the last of all."""
-    if (v + np.uint64(1)) % np.uint64(BLOCK) != 0 and v + np.uint64(1) != found.marks.shape[0]:
+    if (v + np.uint64(1)) % np.uint64(BLOCK) != 0 and v + np.uint64(1) != buffer.marks.shape[0]:
         return
-    at = found.n_numbers[0]
-    for j in range(np.uint64(found.counts.shape[0])):
-        for i in range(found.counts[j]):
-            found.numbers[at + i] = found.block[j, i]
-        at += found.counts[j]
-        found.counts[j] = np.uint64(0)
-    found.n_numbers[0] = at
+    at = buffer.n_numbers[0]
+    for j in range(np.uint64(buffer.counts.shape[0])):
+        for i in range(buffer.counts[j]):
+            buffer.numbers[at + i] = buffer.block[j, i]
+        at += buffer.counts[j]
+        buffer.counts[j] = np.uint64(0)
+    buffer.n_numbers[0] = at
 
 
 @kernel
-def _take_rows(rows, found):
+def _take_rows(rows, buffer):
     """Take the numbers of rows, unsigned [m, w]. O(m w)."""
     for v in range(np.uint64(rows.shape[0])):
-        begin_row(found, v)
+        begin_row(buffer, v)
         for j in range(np.uint64(rows.shape[1])):
-            take(found, v, j, rows[v, j])
-        end_row(found, v)
+            take(buffer, v, j, rows[v, j])
+        end_row(buffer, v)
 
 
 @kernel
@@ -156,11 +156,11 @@ def _put(marks, numbers, places, rows):
 def _split(numbers, planes):
     """Write the bytes of numbers, unsigned [n], to planes, uint8 [b, n]."""
     for start in range(0, numbers.shape[0], _AT_ONCE):
-        own = numbers[start : start + _AT_ONCE]
+        part = numbers[start : start + _AT_ONCE]
         for plane in range(planes.shape[0]):
             shift, out = np.uint64(8 * plane), planes[plane, start : start + _AT_ONCE]
-            for i in range(own.shape[0]):
-                out[i] = np.uint8(np.uint64(own[i]) >> shift & np.uint64(255))
+            for i in range(part.shape[0]):
+                out[i] = np.uint8(np.uint64(part[i]) >> shift & np.uint64(255))
 
 
 @kernel
@@ -171,14 +171,14 @@ def _join(planes, numbers):
         for i in range(out.shape[0]):
             out[i] = planes[0, start + i]
         for plane in range(1, planes.shape[0]):
-            shift, own = np.uint64(8 * plane), planes[plane, start : start + _AT_ONCE]
+            shift, plane_bytes = np.uint64(8 * plane), planes[plane, start : start + _AT_ONCE]
             for i in range(out.shape[0]):
-                out[i] |= np.uint64(own[i]) << shift
+                out[i] |= np.uint64(plane_bytes[i]) << shift
 
 
-def nothing_found(n_rows: int, width: int, dtype: Any) -> Found:
-    """Return what kernels take numbers to, of so many rows; memory is used as it is written."""
-    return Found(
+def empty_buffer(n_rows: int, width: int, dtype: Any) -> RowBuffer:
+    """Return a buffer without rows, for so many; its memory is used as it is written."""
+    return RowBuffer(
         np.empty((n_rows, n_mark_words(width)), np.uint32),
         np.empty(n_rows * width, dtype),
         np.zeros(1, np.uint64),
@@ -187,22 +187,22 @@ def nothing_found(n_rows: int, width: int, dtype: Any) -> Found:
     )
 
 
-def packed_rows(found: Found, dtype: np.dtype[Any]) -> SparseRows:
+def packed_rows(buffer: RowBuffer, dtype: np.dtype[Any]) -> SparseRows:
     """Return the rows whose numbers were found."""
-    numbers = found.numbers[: int(found.n_numbers[0])]
+    numbers = buffer.numbers[: int(buffer.n_numbers[0])]
     planes = np.empty((dtype.itemsize, len(numbers)), np.uint8)
     _split(numbers, planes)
     words = planes.reshape(-1).view(np.int32)
-    return SparseRows(found.marks.view(np.int32), words, dtype, len(found.counts))
+    return SparseRows(buffer.marks.view(np.int32), words, dtype, len(buffer.counts))
 
 
 def sparse_rows(rows: np.ndarray) -> SparseRows:
     """Return an array, of 4 or 8 bytes a number, [m, w], without its zeros. O(m w)."""
     m, width = rows.shape
     unsigned = read_only(rows).view(_UNSIGNED[rows.itemsize])
-    found = nothing_found(m, width, unsigned.dtype)
-    _take_rows(unsigned, found)
-    return packed_rows(found, rows.dtype)
+    buffer = empty_buffer(m, width, unsigned.dtype)
+    _take_rows(unsigned, buffer)
+    return packed_rows(buffer, rows.dtype)
 
 
 def dense_rows(sparse: SparseRows) -> np.ndarray:

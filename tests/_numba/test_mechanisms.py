@@ -53,7 +53,7 @@ print(json.dumps({
     "bits": len(tree.columns.binary) > 0,
     "int16": len(tree.columns.stepped) > 0,
     "single_row": len(passed) > 0,
-    "flat": forest.forest_.predictor.frozen.kept is not None,
+    "flat": forest.forest_.predictor.frozen_cache.kept is not None,
     "deltas": encode_state(forest.forest_).marks is not None,
     "look_ahead": prefetch.N_AHEAD > 1,
     "huge_pages": bytes_held(aligned(10**6, 16, np.int32, soon=10**6), 1) > 1 << 20,

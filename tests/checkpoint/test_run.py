@@ -89,7 +89,7 @@ class RunContract:
         with pytest.raises(CheckpointError, match=f"holds {shown}, which is not of a run"):
             refuse_folder_of_data(url)
         assert open_store(url).list() == [name]
-        refuse_folder_of_data(url, own=[shown])
+        refuse_folder_of_data(url, own_files=[shown])
 
     def test_what_a_killed_start_left_is_begun_again(self, url: str) -> None:
         store = open_store(url)

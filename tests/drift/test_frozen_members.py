@@ -41,8 +41,10 @@ def is_frozen(forest: DriftForest) -> list[bool]:
     assert forest.scaled is not None
     scaled = forest.scaled.forest
     assert scaled is not None
-    kept = [forest.predictor.frozen.kept, scaled.predictor.frozen.kept]
-    return [one is not None for one in (*kept, *(each._frozen.kept for each in forest.members))]
+    kept = [forest.predictor.frozen_cache.kept, scaled.predictor.frozen_cache.kept]
+    return [
+        one is not None for one in (*kept, *(each._frozen_cache.kept for each in forest.members))
+    ]
 
 
 def by_few(forest: DriftForest, X: np.ndarray) -> np.ndarray:
@@ -90,7 +92,7 @@ def test_memory_of_frozen_trees_counts() -> None:
     forest = learned(2, 1)
     before = forest.members[0].n_bytes
     forest.predict_mixture(later(MANY))
-    kept: Any = forest.members[0]._frozen.kept
+    kept: Any = forest.members[0]._frozen_cache.kept
     assert forest.members[0].n_bytes == before + sum(
         array.nbytes for tree in kept.trees for array in tree
     )
@@ -102,9 +104,9 @@ def test_few_rows_between_those_learned_freeze_no_covering_tree(
     monkeypatch.undo()
     forest = learned(2, 1)
     forest.predict_mixture(later(member._COST.least_rows))
-    assert not any(each._frozen.kept for each in forest.members)
+    assert not any(each._frozen_cache.kept for each in forest.members)
     forest.predict_mixture(later(member._COST.least_rows))
-    assert all(each._frozen.kept for each in forest.members)
+    assert all(each._frozen_cache.kept for each in forest.members)
 
 
 def test_the_trees_that_are_asked_are_frozen_and_counted() -> None:

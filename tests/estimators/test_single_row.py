@@ -219,7 +219,7 @@ def test_frozen_trees_answer_a_row_alone() -> None:
     expected = ask(forest, X[:1])
     forest.forest_.freeze()
     assert np.array_equal(ask(forest, X[:1]), expected)
-    kept = forest.forest_.predictor.frozen.kept
+    kept = forest.forest_.predictor.frozen_cache.kept
     assert kept is not None
     for one in kept.trees:
         one.answers[:] = 7.0
@@ -233,9 +233,9 @@ def test_many_rows_alone_have_trees_frozen() -> None:
     forest = AMFRegressor(2, **RATE, random_state=0).fit(X, X[:, 0])
     expected = ask(copy.deepcopy(forest), X)
     for r in range(1024):
-        assert forest.forest_.predictor.frozen.kept is None
+        assert forest.forest_.predictor.frozen_cache.kept is None
         assert ask(forest, X[r : r + 1]) == expected[r]
-    assert forest.forest_.predictor.frozen.kept is not None
+    assert forest.forest_.predictor.frozen_cache.kept is not None
     assert [float(ask(forest, X[r : r + 1])[0]) for r in range(50)] == expected[:50].tolist()
 
 
@@ -245,7 +245,7 @@ def test_rows_alone_between_lessons_have_no_tree_frozen() -> None:
     forest = AMFRegressor(2, **RATE, random_state=0).fit(X, X[:, 0])
     for r in range(1030):
         ask(forest, X[r : r + 1])
-        assert forest.forest_.predictor.frozen.kept is None
+        assert forest.forest_.predictor.frozen_cache.kept is None
         forest.partial_fit(X[r : r + 1], X[r : r + 1, 0])
 
 
@@ -255,7 +255,7 @@ def test_frozen_trees_vanish_before_rows_are_learned(n_rows: int) -> None:
     forest = begun(AMFRegressor(3, **RATE), X, X[:, 0])
     forest.forest_.freeze()
     ask(forest, X[:1])
-    kept = forest.forest_.predictor.frozen.kept
+    kept = forest.forest_.predictor.frozen_cache.kept
     assert kept is not None
     alive = weakref.ref(kept.trees[0].groups)
     del kept

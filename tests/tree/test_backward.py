@@ -15,7 +15,7 @@ from dmondrian.losses.squared import Squared
 from dmondrian.rules.aggregate import Aggregate
 from dmondrian.stats.counts import Counts
 from dmondrian.stats.moments import MOMENTS, Moments
-from dmondrian.tree.backward import in_lots, node_by_node
+from dmondrian.tree.backward import in_batches, node_by_node
 from dmondrian.tree.box_encoding import boxless
 from dmondrian.tree.nodes import (
     ETA,
@@ -78,14 +78,14 @@ def ways(n_above: int) -> list[CachedPath]:
 @pytest.mark.parametrize("weight", [1.0, 2.5])
 def test_lots_and_notes_change_no_bit(n_above: int, weight: float) -> None:
     least = []
-    one_by_one, together = compiled(node_by_node), compiled(in_lots)
+    one_by_one, together = compiled(node_by_node), compiled(in_batches)
     for eta in (0.0, 0.1, 5.0, 1e3):  # no price, small ones, some too large for one number, most
         given: tuple[Any, ...] = Squared(8.0, False, False, 0.0), Moments(MOMENTS), Aggregate(True)
         row = 0, 0.7, np.int64(-1), 0.75, 3.0, weight
         first = way_up(n_above, MOMENTS, eta)
         before = first.d.copy()
         one_by_one(*given, first, *row, ways(n_above)[0])
-        for go in (one_by_one, together, in_lots):
+        for go in (one_by_one, together, in_batches):
             for way in ways(n_above):
                 tree = way_up(n_above, MOMENTS, eta)
                 go(*given, tree, *row, way)

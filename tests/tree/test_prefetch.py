@@ -15,7 +15,7 @@ from dmondrian.growth import range as range_growth
 from dmondrian.tree import nodes, prefetch
 from dmondrian.tree.address_table import table_of, tree_at
 from dmondrian.tree.box_encoding import Row, row_of
-from dmondrian.tree.box_encoding_choice import asked, without_boxes
+from dmondrian.tree.box_encoding_choice import query_rows, without_boxes
 from dmondrian.tree.keyed_random import tree_key
 from dmondrian.tree.nodes import _with_views
 from dmondrian.tree.policies import grow
@@ -26,7 +26,7 @@ from dmondrian.tree.prefetch import (
     N_AHEAD,
     N_NOTED,
     CachedPath,
-    Hint,
+    PrefetchedPath,
     RowInTrees,
     RowsInTree,
     fetch_boxes,
@@ -105,8 +105,8 @@ def looked_ahead(table, columns, rows, scratch, at, noted, is_by_row):  # type: 
 
 
 @numba.njit(error_model="numpy")
-def taken_in(growth, stat, rule, tree, x, y, key, hint):  # type: ignore[no-untyped-def]  # as above
-    return grow(growth, stat, rule, tree, x, y, key, hint)
+def taken_in(growth, stat, rule, tree, x, y, key, prefetched):  # type: ignore[no-untyped-def]  # as above
+    return grow(growth, stat, rule, tree, x, y, key, prefetched)
 
 
 def way_in(tree: nodes.Tree, row: np.ndarray) -> list[int]:
@@ -209,11 +209,13 @@ def with_capacity(tree: nodes.Tree) -> nodes.Tree:
     return _with_views(tree._replace(i=i, box=box, bits=bits, head_i=tree.head_i.copy()))
 
 
-def missed(tree: nodes.Tree, leaf: int, hint: Hint | CachedPath, n_noted: int) -> list[int]:
+def missed(
+    tree: nodes.Tree, leaf: int, prefetched: PrefetchedPath | CachedPath, n_noted: int
+) -> list[int]:
     """Return the nodes above a leaf for which another is expected."""
     v, level, found = leaf, n_noted - 1, []
     while (parent := int(tree.i[v, nodes.PARENT])) >= 0:
-        if parent == (hint.nodes[level] if level >= 0 else tree.head_i[nodes.ROOT]):
+        if parent == (prefetched.nodes[level] if level >= 0 else tree.head_i[nodes.ROOT]):
             level -= 1
         else:
             found.append(parent)
@@ -248,11 +250,11 @@ def test_a_row_that_is_taken_in_finds_its_way_up_as_noted(
         way = way_in(tree, X[r]) if r else []
         known, leaf = np.full(N_NOTED, -7, np.int32), [int(tree.head_i[nodes.ROOT]), *way][-1]
         known[: len(way)] = way
-        hint, x = Hint(leaf, 0, known, len(way)), row_of(without_boxes(X), r)
+        prefetched, x = PrefetchedPath(leaf, 0, known, len(way)), row_of(without_boxes(X), r)
         key = tree_key(np.uint64(0), np.uint64(0))
-        leaf, _, inserted, n_noted = taken_in(growth, stat, rule, tree, x, 0.0, key, hint)
+        leaf, _, inserted, n_noted = taken_in(growth, stat, rule, tree, x, 0.0, key, prefetched)
         n_before = forest.trees[0].head_i[nodes.N_NODES]
-        assert all(new >= n_before for new in missed(tree, leaf, hint, n_noted))
+        assert all(new >= n_before for new in missed(tree, leaf, prefetched, n_noted))
         deepest, n_inserted = max(deepest, len(way)), n_inserted + (inserted >= 0)
         forest.update(X[r : r + 1], np.array([r % 2 * 1.0]))
     assert deepest > 5
@@ -274,7 +276,7 @@ def test_boxes_are_looked_at_on_the_way_up_that_was_noted(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(range_growth, "climb", note)
     new = np.concatenate([0.75 * X[::7], -X[::100]]).astype(np.float32)  # beside rows, and below
-    rows = asked(new, tree.columns)
+    rows = query_rows(new, tree.columns)
     for r in range(len(new)):
         way, x = way_in(tree, new[r]), row_of(rows, r)
         known = np.full(N_NOTED, -7, np.int32)
@@ -282,7 +284,7 @@ def test_boxes_are_looked_at_on_the_way_up_that_was_noted(monkeypatch: pytest.Mo
         others = known.copy()
         others[::3] = 0
         reported = [
-            find(tree, Hint(way[-1], 0, nodes_on, np.int64(len(way))), x)
+            find(tree, PrefetchedPath(way[-1], 0, nodes_on, np.int64(len(way))), x)
             for nodes_on in (known, others, np.zeros_like(known))
         ]
         assert reported[0] == reported[1] == reported[2]

@@ -14,7 +14,7 @@ from dmondrian.rules import aggregate
 from dmondrian.rules.aggregate import Aggregate
 from dmondrian.tree import nodes
 from dmondrian.tree.box_encoding import row_of
-from dmondrian.tree.box_encoding_choice import asked
+from dmondrian.tree.box_encoding_choice import query_rows
 from dmondrian.tree.keyed_random import tree_key
 from dmondrian.tree.loops import first_needed, predict_row
 from dmondrian.tree.policies import Visit, parting
@@ -82,7 +82,7 @@ def test_nodes_that_are_passed_over_change_no_bit(
         lives = np.minimum(lifetimes, forest.parameters.realised_lifetime)
         lives = np.unique(lives)
         for row in X:
-            rows = asked(row[None], tree.columns)
+            rows = query_rows(row[None], tree.columns)
             way = way_of(tree, row)
             reported = []
             for noted in (way[1:], way[1 : len(way) // 2], []):  # of the last, all nodes are passed

@@ -58,7 +58,7 @@ class FrozenOutput(NamedTuple):
         return type(self.loss), self.loss, self.rule, self.lifetimes.tobytes(), self.width
 
 
-class Kept(NamedTuple):
+class FrozenTrees(NamedTuple):
     """Frozen trees, and what they predict."""
 
     key: tuple[Any, ...]  # of a :class:`FrozenOutput`
@@ -67,8 +67,8 @@ class Kept(NamedTuple):
     table: np.ndarray  # int64 [T, 5], where they lie, for the kernels
 
 
-class Frozen:
-    """Frozen trees of one forest at rest; benign to share among threads.
+class FrozenTreeCache:
+    """Cache of the frozen trees of one forest at rest; threads may share it.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Frozen:
 
     Attributes
     ----------
-    kept : Kept or None
+    kept : FrozenTrees or None
         Those that were frozen last.
     n_alone : int
         Rows that came one by one while none of these answered them.
@@ -90,7 +90,7 @@ class Frozen:
     def __init__(self, cost: FreezingCost | None = None) -> None:
         self._cost, self.is_begun = cost, False
         self._n_asked = 0
-        self.kept: Kept | None = None
+        self.kept: FrozenTrees | None = None
         self.n_alone = 0
         self.call: tuple[Any, ...] | None = None
 
@@ -98,7 +98,7 @@ class Frozen:
     def n_bytes(self) -> int:
         """Bytes of memory held."""
         kept = [] if self.kept is None else self.kept.trees
-        return sum(one.groups.nbytes + one.answers.nbytes + one.leaves.nbytes for one in kept)
+        return sum(tree.groups.nbytes + tree.answers.nbytes + tree.leaves.nbytes for tree in kept)
 
     def expect(self, n_rows: int) -> None:
         """Count rows that will be asked about in several calls, before the first."""
@@ -112,7 +112,7 @@ class Frozen:
         n_rows: int,
         n_threads: int,
         scales: Sequence[np.ndarray] | None = None,
-    ) -> Kept | None:
+    ) -> FrozenTrees | None:
         """Return the trees, none of them empty, frozen; or None while it does not pay.
 
         Parameters
@@ -146,7 +146,7 @@ class Frozen:
         output: FrozenOutput,
         n_threads: int,
         scales: Sequence[np.ndarray] | None = None,
-    ) -> Kept:
+    ) -> FrozenTrees:
         """Freeze the trees, keep and return them; see :meth:`trees`."""
         self.is_begun = True
         made: dict[int, FrozenTree] = {}
@@ -159,7 +159,7 @@ class Frozen:
         frozen = [made[t] for t in range(len(grown))]
         if scales and frozen:
             take_unscaled(frozen, scales)
-        kept = self.kept = Kept(output.key, grown, frozen, frozen_table(frozen))
+        kept = self.kept = FrozenTrees(output.key, grown, frozen, frozen_table(frozen))
         self._n_asked = 0  # what else is asked in turn with this has to pay for itself again
         return kept
 
@@ -170,13 +170,13 @@ def rows_at_a_time(frozen: Sequence[FrozenTree], n: int) -> int:
     Enough to bring the tree into the cache for them; more would themselves not stay there, to be
     asked of the next tree.
     """
-    largest = max((one.groups.nbytes + one.answers.nbytes for one in frozen), default=0)
+    largest = max((tree.groups.nbytes + tree.answers.nbytes for tree in frozen), default=0)
     most = max(largest // _BYTES_PER_ROW, _LEAST_ROWS)
     return -(-n // -(-n // most))
 
 
 def ask_frozen(
-    kept: Kept,
+    kept: FrozenTrees,
     rule: Any,
     table: np.ndarray,
     columns: Columns,

@@ -92,15 +92,17 @@ def freeze(loss: Any, rule: Any, tree: Tree, width: int, lifetime: float) -> Fro
 
 def take_unscaled(frozen: Sequence[FrozenTree], scales: Sequence[np.ndarray]) -> None:
     """Let frozen trees take rows as they come, which took them times scales, float32 [d] each."""
-    of_each = [one.groups.view(np.float32)[:, THRESHOLDS : THRESHOLDS + LANES] for one in frozen]
+    of_each = [tree.groups.view(np.float32)[:, THRESHOLDS : THRESHOLDS + LANES] for tree in frozen]
     factors = [
-        of_tree[one.groups[:, FEATURES : FEATURES + LANES]]
-        for of_tree, one in zip(scales, frozen, strict=True)
+        of_tree[tree.groups[:, FEATURES : FEATURES + LANES]]
+        for of_tree, tree in zip(scales, frozen, strict=True)
     ]
-    found = thresholds_of_rows(np.concatenate(of_each), np.concatenate(factors))
+    thresholds_before = thresholds_of_rows(np.concatenate(of_each), np.concatenate(factors))
     ends = np.cumsum([len(thresholds) for thresholds in of_each])
-    for thresholds, own in zip(of_each, np.split(found, ends[:-1]), strict=True):
-        thresholds[:] = own
+    for thresholds, new_thresholds in zip(
+        of_each, np.split(thresholds_before, ends[:-1]), strict=True
+    ):
+        thresholds[:] = new_thresholds
 
 
 @inline
@@ -180,8 +182,8 @@ def write(loss, rule, tree, lifetime, work):
     while True:
         is_leaf = tree.i[v, LEFT] < 0 or splits_after(tree, v, lifetime)
         if exit_at >= 0:
-            found = ~n_leaves if is_leaf else n_groups
-            work.groups[exit_at // LANES, EXITS + exit_at % LANES] = found
+            exit_ = ~n_leaves if is_leaf else n_groups
+            work.groups[exit_at // LANES, EXITS + exit_at % LANES] = exit_
         if exit_at < 0 or not is_leaf:
             group, slot, v, n_waiting = write_way(
                 loss, rule, tree, lifetime, work, v, n_groups, n_waiting
@@ -234,10 +236,10 @@ def frozen_way_in_tree(ways, b):
 def frozen_table(frozen: Sequence[FrozenTree]) -> np.ndarray:
     """Return where frozen trees lie, int64 [T, 5]; true as long as they are these objects."""
     table = np.zeros((len(frozen), 5), np.int64)
-    for row, one in zip(table, frozen, strict=True):
-        row[_GROUPS], row[_N_GROUPS] = one.groups.ctypes.data, len(one.groups)
-        row[_ANSWERS], row[_N_ANSWERS] = one.answers.ctypes.data, len(one.answers)
-        row[_LEAVES] = one.leaves.ctypes.data
+    for row, tree in zip(table, frozen, strict=True):
+        row[_GROUPS], row[_N_GROUPS] = tree.groups.ctypes.data, len(tree.groups)
+        row[_ANSWERS], row[_N_ANSWERS] = tree.answers.ctypes.data, len(tree.answers)
+        row[_LEAVES] = tree.leaves.ctypes.data
     return table
 
 
@@ -290,12 +292,12 @@ def collect_frozen(frozen, width, X, answers):
 
     ``frozen`` is of :func:`frozen_table`, ``X`` float32 [n, d].
     """
-    found = np.empty(X.shape[0], np.int32)
+    leaf_memory = np.empty(X.shape[0], np.int32)
     for t in range(frozen.shape[0]):
-        leaves = unowned(found)
-        its = answers_of_rows(frozen[t], width, X, leaves)
+        leaves = unowned(leaf_memory)
+        tree_answers = answers_of_rows(frozen[t], width, X, leaves)
         for r in range(X.shape[0]):
-            answer = next_answer(its, leaves, r)
+            answer = next_answer(tree_answers, leaves, r)
             for c in range(width):
                 answers[t, r, c] = answer[c]
 
@@ -310,9 +312,9 @@ def predict_frozen(rule, table, columns, frozen, width, rows, total, square, dis
     """
     lengths = np.empty(scratch_size_compiled(columns))
     memory = np.empty(max(rows.values.shape[1], 8))
-    found = np.empty(total.shape[0], np.int32)
+    leaf_memory = np.empty(total.shape[0], np.int32)
     for t in range(frozen.shape[0]):
-        tree, leaves = tree_at(table, t, columns, unowned(lengths)), unowned(found)
+        tree, leaves = tree_at(table, t, columns, unowned(lengths)), unowned(leaf_memory)
         answers = answers_of_rows(frozen[t], width, rows.values, leaves)
         for r in range(total.shape[0]):
             out = next_answer(answers, leaves, r)
@@ -358,12 +360,12 @@ def find_leaves(ways, leaves):
         b = 0
         while b < n_moving:
             groups, x = frozen_way(ways, names[b])
-            found = way_on(groups, at[b], x)
-            if found >= 0:
-                at[b] = np.uint64(found)
+            exit_ = way_on(groups, at[b], x)
+            if exit_ >= 0:
+                at[b] = np.uint64(exit_)
                 b += 1
                 continue
-            leaves[names[b]] = ~found
+            leaves[names[b]] = ~exit_
             at[b] = np.uint64(0)
             if begun < n:
                 names[b] = begun

@@ -51,12 +51,12 @@ class Arranged:
         ParameterError
             A value is beyond float32 then.
         """
-        own, rows = self.columns, self.rows
-        steps = Stepped(own.stepped, own.units * scales[own.stepped], own.origins)
-        of_bits = own.values * scales[own.binary][:, None]
+        old, rows = self.columns, self.rows
+        steps = Stepped(old.stepped, old.units * scales[old.stepped], old.origins)
+        of_bits = old.values * scales[old.binary][:, None]
         values = read_only(scale_columns(rows.values, scales))
-        numeric = values if rows.numeric is rows.values else read_only(values[:, own.numeric])
-        columns = make_columns(len(scales), own.binary, of_bits, steps)
+        numeric = values if rows.numeric is rows.values else read_only(values[:, old.numeric])
+        columns = make_columns(len(scales), old.binary, of_bits, steps)
         return Arranged(columns, Rows(values, numeric, rows.steps, rows.bits))
 
 

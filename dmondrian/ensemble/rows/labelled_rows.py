@@ -23,6 +23,6 @@ class LabelledRows(NamedTuple):
         """Return some rows, copies or a view as NumPy gives them."""
         return LabelledRows(self.X[which], self.y[which], self.w[which])
 
-    def and_then(self, others: LabelledRows) -> LabelledRows:
+    def and_then(self, later: LabelledRows) -> LabelledRows:
         """Return these rows and others behind them."""
-        return LabelledRows(*(np.concatenate(pair) for pair in zip(self, others, strict=True)))
+        return LabelledRows(*(np.concatenate(pair) for pair in zip(self, later, strict=True)))

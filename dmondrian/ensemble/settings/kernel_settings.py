@@ -143,8 +143,8 @@ def shares(scores: np.ndarray) -> np.ndarray:
     counts as that, and all are divided by their sum, so that their order stays.
     """
     kept = np.maximum(scores, _LEAST_SHARE)
-    found: np.ndarray = kept / kept.sum(axis=1, keepdims=True)
-    return found
+    proba: np.ndarray = kept / kept.sum(axis=1, keepdims=True)
+    return proba
 
 
 def proba_of(loss: str, scores: np.ndarray) -> np.ndarray:
@@ -163,5 +163,5 @@ def proba_of(loss: str, scores: np.ndarray) -> np.ndarray:
             "estimator and call predict or decision_function"
         )
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    found: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
-    return found
+    proba: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
+    return proba

@@ -49,10 +49,10 @@ def period_of(text: str) -> Period:
     ParameterError
         If it describes none.
     """
-    found = _TEXT.fullmatch(text)
-    name = found[2] if found else ""
+    match = _TEXT.fullmatch(text)
+    name = match[2] if match else ""
     unit = _BY_NAME.get(name) or _BY_NAME.get(name.lower(), "")
-    amount = float(found[1]) if found and (unit or not name) else math.nan
+    amount = float(match[1]) if match and (unit or not name) else math.nan
     length = amount * (_UNITS[unit][0] if unit else 1.0)
     if unit:
         length = float(round(length)) if length < 2.0**53 else math.inf

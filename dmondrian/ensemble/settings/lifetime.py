@@ -88,19 +88,19 @@ def check_lifetimes(lifetimes: Iterable[float], realised: float) -> np.ndarray:
         Unless they are positive, increase, and do not pass the one that trees are realised to.
     """
     try:
-        found = np.asarray(list(lifetimes), np.float64)
+        values = np.asarray(list(lifetimes), np.float64)
     except (TypeError, ValueError) as error:
         raise ParameterError(f"lifetimes should be numbers, got {lifetimes!r}") from error
-    if found.ndim != 1 or not len(found) or not (found > 0.0).all():
-        raise ParameterError(f"lifetimes should be one or more numbers > 0, got {found.tolist()}")
-    if (found[1:] <= found[:-1]).any():
-        raise ParameterError(f"lifetimes should increase, got {found.tolist()}")
-    if found[-1] > realised:
+    if values.ndim != 1 or not len(values) or not (values > 0.0).all():
+        raise ParameterError(f"lifetimes should be one or more numbers > 0, got {values.tolist()}")
+    if (values[1:] <= values[:-1]).any():
+        raise ParameterError(f"lifetimes should increase, got {values.tolist()}")
+    if values[-1] > realised:
         raise ParameterError(
-            f"lifetime {found[-1]:g} was asked for, but the trees are realised up to {realised:g} "
+            f"lifetime {values[-1]:g} was asked for, but the trees are realised up to {realised:g} "
             "only: ask for less, or train with a larger lifetime"
         )
-    return found
+    return values
 
 
 def lifetime_to_json(lifetime: Lifetime) -> float | dict[str, Any] | None:

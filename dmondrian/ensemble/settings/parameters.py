@@ -105,9 +105,9 @@ class ForestParameters(TreeSettings):
         **settings: Any,
     ) -> None:
         shared = {name: value for name, value in settings.items() if name in _OF_TREES}
-        own = {name: value for name, value in settings.items() if name not in _OF_TREES}
+        system_settings = {name: value for name, value in settings.items() if name not in _OF_TREES}
         super().__init__(algorithm, n_features, n_classes, seed, **shared)
-        object.__setattr__(self, "system", _system_of(algorithm, system, own))
+        object.__setattr__(self, "system", _system_of(algorithm, system, system_settings))
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Take the state of a pickle; those of version 0.1.0 have all settings side by side."""
@@ -280,8 +280,8 @@ class ForestParameters(TreeSettings):
     @property
     def predicts_without_boxes(self) -> bool:
         """Whether no prediction looks at boxes; only distances to these do, and learning."""
-        others = self.follows_stream or self.is_density or self.learns_jointly
-        return self.has_boxes and self.is_leafwise and not others
+        reads_boxes = self.follows_stream or self.is_density or self.learns_jointly
+        return self.has_boxes and self.is_leafwise and not reads_boxes
 
     @property
     def n_outputs(self) -> int:
@@ -363,16 +363,16 @@ class ForestParameters(TreeSettings):
             if not isinstance(value, _KINDS[key]) or (is_bool and bool not in _KINDS[key]):
                 shown = f"{str(value)[:80]!r}"
                 raise CorruptError(f"forest parameter {key} has an impossible value {shown}")
-        given = {**values, "lifetime": lifetime_from_json(values.get("lifetime"))}
+        settings = {**values, "lifetime": lifetime_from_json(values.get("lifetime"))}
         for name in _LISTS:
-            if given.get(name) is not None:
-                if any(type(value) is not float for value in given[name]):
+            if settings.get(name) is not None:
+                if any(type(value) is not float for value in settings[name]):
                     raise CorruptError(f"{name} should be numbers with a decimal point")
-                given[name] = tuple(given[name])
+                settings[name] = tuple(settings[name])
         for name, read in _PARTS.items():
-            if given.get(name) is not None:
-                given[name] = read.from_json(given[name])
-        parameters = cls(**given)
+            if settings.get(name) is not None:
+                settings[name] = read.from_json(settings[name])
+        parameters = cls(**settings)
         parameters.check()
         return parameters
 
@@ -423,17 +423,17 @@ def _system_of(algorithm: str, system: System | None, settings: dict[str, Any]) 
                 f"forest parameters of {algorithm} have no {name}: expected {absent!r}, got "
                 f"{str(value)[:80]}"
             )
-    own = {name: value for name, value in settings.items() if name in names}
+    given = {name: value for name, value in settings.items() if name in names}
     if system is not None:
-        return dataclasses.replace(system, **own)  # type: ignore[type-var]  # as above
+        return dataclasses.replace(system, **given)  # type: ignore[type-var]  # as above
     missing = [
         setting.name
         for setting in dataclasses.fields(kind)  # type: ignore[arg-type]
-        if setting.default is dataclasses.MISSING and own.get(setting.name) is None
+        if setting.default is dataclasses.MISSING and given.get(setting.name) is None
     ]
     if missing:
         raise CorruptError(f"forest parameters of {algorithm} should have {', '.join(missing)}")
-    return kind(**own)
+    return kind(**given)
 
 
 def policies(p: ForestParameters) -> Policies:

@@ -49,16 +49,18 @@ def thresholds_of_rows(
         return np.where(is_rounded, rounded, scaled) <= thresholds
 
     with np.errstate(over="ignore", invalid="ignore"):
-        found = (last / factors).astype(np.float32)
+        largest = (last / factors).astype(np.float32)
         for _ in range(_NEAR):
-            found = np.where(goes_left(found), found, np.nextafter(found, np.float32(-np.inf)))
+            largest = np.where(
+                goes_left(largest), largest, np.nextafter(largest, np.float32(-np.inf))
+            )
         for _ in range(_NEAR):
-            above = np.nextafter(found, np.float32(np.inf))
-            found = np.where(goes_left(above), above, found)
-        above = np.nextafter(found, np.float32(np.inf))
-        if (goes_left(above) & (above > found)).any() or not goes_left(found).all():
-            found = _searched(goes_left, thresholds.shape)  # products near 0, which many x share
-    return np.where(thresholds >= _LARGEST, np.float32(np.inf), found)
+            above = np.nextafter(largest, np.float32(np.inf))
+            largest = np.where(goes_left(above), above, largest)
+        above = np.nextafter(largest, np.float32(np.inf))
+        if (goes_left(above) & (above > largest)).any() or not goes_left(largest).all():
+            largest = _searched(goes_left, thresholds.shape)  # products near 0, which many x share
+    return np.where(thresholds >= _LARGEST, np.float32(np.inf), largest)
 
 
 def _searched(goes_left: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:

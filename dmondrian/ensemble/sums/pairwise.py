@@ -43,21 +43,21 @@ def join(sums: Partial, part: Partial) -> None:
     """Add the partial sums of other trees to partial sums."""
     waiting = list(part.items())
     while waiting:
-        (level, place), own = waiting.pop()
-        other = sums.pop((level, place ^ 1), None)
-        if other is None:
-            sums[level, place] = own
+        (level, place), summed = waiting.pop()
+        sibling = sums.pop((level, place ^ 1), None)
+        if sibling is None:
+            sums[level, place] = summed
         else:  # two floats have one sum, in whichever order
-            waiting.append(((level + 1, place >> 1), own + other))
+            waiting.append(((level + 1, place >> 1), summed + sibling))
 
 
 def total(sums: Partial) -> np.ndarray:
     """Return the sum over all trees; where a tree's number is not in use nothing is added."""
-    level, found = 0, dict(sums)
-    while len(found) > 1:
-        for place in sorted(place for at, place in found if at == level):
-            own = found.pop((level, place))
+    level, remaining = 0, dict(sums)
+    while len(remaining) > 1:
+        for place in sorted(place for at, place in remaining if at == level):
+            summed = remaining.pop((level, place))
             above = level + 1, place >> 1
-            found[above] = own if above not in found else found[above] + own
+            remaining[above] = summed if above not in remaining else remaining[above] + summed
         level += 1
-    return next(iter(found.values()))
+    return next(iter(remaining.values()))

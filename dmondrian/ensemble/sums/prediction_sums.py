@@ -60,8 +60,8 @@ def sums_to_add_to(sums: np.ndarray | None, shape: tuple[int, ...], is_new: bool
     if is_new:
         return np.zeros(shape)
     if sums is None or len(sums) != shape[0] or sums.size != np.prod(shape):
-        found = None if sums is None else sums.shape
-        raise ParameterError(f"sums to go on from should have shape {shape}, got {found}")
+        shape_before = None if sums is None else sums.shape
+        raise ParameterError(f"sums to go on from should have shape {shape}, got {shape_before}")
     return np.array(sums, np.float64, order="C").reshape(shape)
 
 
@@ -73,7 +73,9 @@ def joined(parts: Sequence[Sums]) -> Sums:
     distances = [part.distance for part in parts if part.distance is not None]
     shares = [part.shares for part in parts if part.shares is not None]
     keys = shares[0] if shares else ()
-    joint = {key: np.concatenate([own[key] for own in shares]) for key in keys}
+    joint = {
+        key: np.concatenate([shares_of_part[key] for shares_of_part in shares]) for key in keys
+    }
     return parts[0]._replace(
         shares=joint if shares else None,
         total=np.concatenate([part.total for part in parts]),

@@ -90,8 +90,8 @@ def extend(lower: Any, upper: Any, x: Any, extensions: Any) -> tuple[np.float64,
     Sums of those that were written, of features j with j % 8 = 0, 1, .. 7, each in order.
     """
     for j in range(len(x) - len(x) % SUM_LANES):
-        asked = np.float64(x[j])
-        extensions[j] = max(np.float64(lower[j]) - asked, asked - np.float64(upper[j]), 0.0)
+        value = np.float64(x[j])
+        extensions[j] = max(np.float64(lower[j]) - value, value - np.float64(upper[j]), 0.0)
     return sums_of_lanes(extensions, len(x))
 
 
@@ -108,12 +108,12 @@ def _extend(typing_context, lower, upper, x, extensions):
             return builder.select(builder.fcmp_ordered(">", a, nothing), a, b)
 
         def outside(start):
-            lowest, highest, asked = (
+            lowest, highest, features = (
                 builder.fpext(load(builder, data, start, singles), doubles)
                 for data in (low, high, values)
             )
-            below = larger(builder.fsub(lowest, asked), nothing)
-            return larger(builder.fsub(asked, highest), below)
+            below = larger(builder.fsub(lowest, features), nothing)
+            return larger(builder.fsub(features, highest), below)
 
         p = builder.extract_value(context.make_array(x)(context, builder, args[2]).shape, 0)
         return _extended(builder, p, out, doubles, outside)
@@ -127,20 +127,20 @@ def _extended(builder, p, out, doubles, outside):
     step = ir.Constant(_LONG, SUM_LANES)
     whole = builder.sub(p, builder.urem(p, step))
     with cgutils.for_range_slice(builder, ir.Constant(_LONG, 0), whole, step) as (start, _):
-        found = outside(start)
-        store = builder.store(found, vector_at(builder, out, start, doubles))
+        extensions = outside(start)
+        store = builder.store(extensions, vector_at(builder, out, start, doubles))
         store.align = 8
-        builder.store(builder.fadd(builder.load(sums), found), sums)
-    found = builder.load(sums)
-    lanes = [builder.extract_element(found, ir.Constant(_LONG, k)) for k in range(SUM_LANES)]
+        builder.store(builder.fadd(builder.load(sums), extensions), sums)
+    lane_sums = builder.load(sums)
+    lanes = [builder.extract_element(lane_sums, ir.Constant(_LONG, k)) for k in range(SUM_LANES)]
     return cgutils.pack_array(builder, lanes)
 
 
 def extend_steps(lower: Any, upper: Any, x: Any, units: Any, extensions: Any) -> tuple[Any, ...]:
     """Return the extension in steps, int16 [g], of ``units``, float32 [g]; contiguous."""
     for j in range(len(x) - len(x) % SUM_LANES):
-        asked = np.float64(x[j])
-        further = max(np.float64(lower[j]) - asked, asked - np.float64(upper[j]), 0.0)
+        value = np.float64(x[j])
+        further = max(np.float64(lower[j]) - value, value - np.float64(upper[j]), 0.0)
         extensions[j] = further * np.float64(units[j])
     return sums_of_lanes(extensions, len(x))
 
@@ -156,9 +156,9 @@ def _extend_steps(typing_context, lower, upper, x, units, extensions):
         )
 
         def outside(start):
-            found = steps_outside(builder, (low, high, values), start, doubles)
+            distances = steps_outside(builder, (low, high, values), start, doubles)
             unit = builder.fpext(load(builder, each, start, singles), doubles)
-            return builder.fmul(found, unit)
+            return builder.fmul(distances, unit)
 
         g = builder.extract_value(context.make_array(x)(context, builder, args[2]).shape, 0)
         return _extended(builder, g, out, doubles, outside)
@@ -213,8 +213,8 @@ def called(builder, name, result, types_and_values, define):
         function.linkage = "linkonce_odr"
         function.attributes.add("noinline")
         function.attributes.add("nounwind")
-        own = ir.IRBuilder(function.append_basic_block("entry"))
-        define(own, *function.args)
+        body = ir.IRBuilder(function.append_basic_block("entry"))
+        define(body, *function.args)
     return builder.call(function, values)
 
 
@@ -254,22 +254,22 @@ def beyond(box: Any, numeric: Any, steps: Any) -> bool:
 
 @intrinsic(beyond, mechanism="simd")
 def _beyond(typing_context, box, numeric, steps):
-    def define(builder, *given):
-        found = cgutils.alloca_once_value(builder, ir.Constant(_BIT, 0))
+    def define(builder, *arguments):
+        is_beyond = cgutils.alloca_once_value(builder, ir.Constant(_BIT, 0))
 
         def compare(data, start, kind):
-            low, high, asked = (load(builder, each, start, kind) for each in data)
-            below, above = _compare(builder, "<", asked, low), _compare(builder, ">", asked, high)
+            low, high, values = (load(builder, each, start, kind) for each in data)
+            below, above = _compare(builder, "<", values, low), _compare(builder, ">", values, high)
             lanes = builder.bitcast(builder.or_(below, above), ir.IntType(kind.count))
             is_any = builder.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0))
-            builder.store(builder.or_(builder.load(found), is_any), found)
+            builder.store(builder.or_(builder.load(is_beyond), is_any), is_beyond)
 
-        Box(*given).in_vectors(builder, compare)
-        builder.ret(builder.load(found))
+        Box(*arguments).in_vectors(builder, compare)
+        builder.ret(builder.load(is_beyond))
 
     def generate(context, builder, signature, args):
-        given = of_box(context, builder, signature, args)
-        return called(builder, "dmondrian_beyond", _BIT, given, define)
+        arguments = of_box(context, builder, signature, args)
+        return called(builder, "dmondrian_beyond", _BIT, arguments, define)
 
     return types.boolean(box, numeric, steps), generate
 
@@ -294,21 +294,21 @@ def widen(box: Any, numeric: Any, steps: Any) -> None:
 
 @intrinsic(widen, mechanism="simd")
 def _widen(typing_context, box, numeric, steps):
-    def define(builder, *given):
+    def define(builder, *arguments):
         def take_in(data, start, kind):
-            asked = load(builder, data[2], start, kind)
+            values = load(builder, data[2], start, kind)
             for bounds, how in ((data[0], "<"), (data[1], ">")):
                 known = load(builder, bounds, start, kind)
-                wider = builder.select(_compare(builder, how, asked, known), asked, known)
+                wider = builder.select(_compare(builder, how, values, known), values, known)
                 place = vector_at(builder, bounds, start, kind)
                 builder.store(wider, place).align = _bytes_of(kind)
 
-        Box(*given).in_vectors(builder, take_in)
+        Box(*arguments).in_vectors(builder, take_in)
         builder.ret_void()
 
     def generate(context, builder, signature, args):
-        given = of_box(context, builder, signature, args)
-        called(builder, "dmondrian_widen", ir.VoidType(), given, define)
+        arguments = of_box(context, builder, signature, args)
+        called(builder, "dmondrian_widen", ir.VoidType(), arguments, define)
         return context.get_dummy_value()
 
     return types.none(box, numeric, steps), generate
@@ -317,10 +317,10 @@ def _widen(typing_context, box, numeric, steps):
 def steps_outside(builder, data, start, kind):
     """Return how many steps a vector of ``kind`` lies outside; data are lower, upper and x."""
     shorts, words = (ir.VectorType(element, kind.count) for element in (_SHORT, _WORD))
-    lowest, highest, asked = (load(builder, each, start, shorts) for each in data)
-    is_below = _compare(builder, "<", asked, lowest)
-    is_above = _compare(builder, ">", asked, highest)
+    lowest, highest, values = (load(builder, each, start, shorts) for each in data)
+    is_below = _compare(builder, "<", values, lowest)
+    is_above = _compare(builder, ">", values, highest)
     # One of the two differences is 0; they need 16 bits without a sign.
-    below = builder.sub(builder.select(is_below, lowest, asked), asked)
-    above = builder.sub(asked, builder.select(is_above, highest, asked))
+    below = builder.sub(builder.select(is_below, lowest, values), values)
+    above = builder.sub(values, builder.select(is_above, highest, values))
     return builder.sitofp(builder.zext(builder.or_(below, above), words), kind)

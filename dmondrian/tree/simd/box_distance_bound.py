@@ -60,26 +60,26 @@ def rough_extension(box: Any, numeric: Any, steps: Any, units: Any, unit: Any) -
 
 @intrinsic(rough_extension, mechanism="simd")
 def _rough_extension(typing_context, box, numeric, steps, units, unit):
-    def define(builder, *given):
-        *of_both, units, unit = given
+    def define(builder, *arguments):
+        *of_both, units, unit = arguments
         box = Box(*of_both)
         total = cgutils.alloca_once_value(builder, _SINGLE(0.0))
         _add_floats(builder, total, box)
         are_equal = builder.fcmp_ordered(">", unit, _SINGLE(0.0))
-        with builder.if_else(are_equal) as (equal, others):
+        with builder.if_else(are_equal) as (equal, unequal):
             with equal:
-                found = builder.uitofp(_whole_steps(builder, box), _SINGLE)
-                found = builder.fmul(found, unit)
-                builder.store(builder.fadd(builder.load(total), found), total)
-            with others:
+                distance = builder.uitofp(_whole_steps(builder, box), _SINGLE)
+                distance = builder.fmul(distance, unit)
+                builder.store(builder.fadd(builder.load(total), distance), total)
+            with unequal:
                 _add_steps(builder, total, box, units)
         builder.ret(builder.load(total))
 
     def generate(context, builder, signature, args):
-        given = of_box(context, builder, signature, args)
-        given.append((_SINGLE.as_pointer(), elements(context, builder, units, args[3])))
-        given.append((_SINGLE, builder.fptrunc(args[4], _SINGLE)))
-        return called(builder, "dmondrian_rough_extension", _SINGLE, given, define)
+        arguments = of_box(context, builder, signature, args)
+        arguments.append((_SINGLE.as_pointer(), elements(context, builder, units, args[3])))
+        arguments.append((_SINGLE, builder.fptrunc(args[4], _SINGLE)))
+        return called(builder, "dmondrian_rough_extension", _SINGLE, arguments, define)
 
     return types.float32(box, numeric, steps, units, types.float64), generate
 
@@ -99,11 +99,11 @@ def _add_up(builder, total, n, at_once, box, add):
     element = total.type.pointee
 
     def take(start, width):
-        found = box(start, width)
+        values = box(start, width)
         if width < at_once:
-            builder.store(add(builder.load(total), _added(builder, found, add)), total)
+            builder.store(add(builder.load(total), _added(builder, values, add)), total)
         else:
-            builder.store(add(builder.load(sums), found), sums)
+            builder.store(add(builder.load(sums), values), sums)
 
     with builder.if_then(builder.icmp_unsigned("!=", n, _LONG(0))):
         kind = ir.VectorType(element, at_once if element == _SINGLE else at_once // 2)
@@ -123,8 +123,8 @@ def _add_floats(builder, total, box):
 
     def outside(start, width):
         kind = ir.VectorType(_SINGLE, width)
-        lower, upper, asked = (load(builder, each, start, kind) for each in box.of_floats(builder))
-        further = larger(builder.fsub(lower, asked), builder.fsub(asked, upper))
+        lower, upper, values = (load(builder, each, start, kind) for each in box.of_floats(builder))
+        further = larger(builder.fsub(lower, values), builder.fsub(values, upper))
         return larger(further, kind([0.0] * width))
 
     _add_up(builder, total, box.p, AT_ONCE, outside, builder.fadd)
@@ -146,16 +146,16 @@ def _whole_steps(builder, box):
 
     def outside(start, width):
         kind = ir.VectorType(_SHORT, width)
-        lower, upper, asked = (load(builder, each, start, kind) for each in box.of_steps(builder))
-        low = builder.select(builder.icmp_signed(">", asked, lower), asked, lower)
-        high = builder.select(builder.icmp_signed("<", asked, upper), asked, upper)
-        found = builder.sub(low, high)  # of 16 bits without a sign
+        lower, upper, values = (load(builder, each, start, kind) for each in box.of_steps(builder))
+        low = builder.select(builder.icmp_signed(">", values, lower), values, lower)
+        high = builder.select(builder.icmp_signed("<", values, upper), values, upper)
+        differences = builder.sub(low, high)  # of 16 bits without a sign
         if width == 1:
-            return builder.zext(found, ir.VectorType(_WORD, 1))
+            return builder.zext(differences, ir.VectorType(_WORD, 1))
         pairs = ir.VectorType(_WORD, width // 2)
-        found, half = builder.bitcast(found, pairs), pairs([16] * pairs.count)
-        second = builder.lshr(found, half)
-        return builder.add(builder.and_(found, pairs([0xFFFF] * pairs.count)), second)
+        differences, half = builder.bitcast(differences, pairs), pairs([16] * pairs.count)
+        second = builder.lshr(differences, half)
+        return builder.add(builder.and_(differences, pairs([0xFFFF] * pairs.count)), second)
 
     total = cgutils.alloca_once_value(builder, _WORD(0))
     _add_up(builder, total, box.g, STEPS_AT_ONCE, outside, builder.add)

@@ -87,11 +87,11 @@ def _quotients(typing_context, a, b, c, d):
         kind, word = ir.VectorType(ir.DoubleType(), 2), ir.IntType(32)
 
         def both(first, second):
-            one = builder.insert_element(ir.Constant(kind, ir.Undefined), first, word(0))
-            return builder.insert_element(one, second, word(1))
+            vector = builder.insert_element(ir.Constant(kind, ir.Undefined), first, word(0))
+            return builder.insert_element(vector, second, word(1))
 
-        found = builder.fdiv(both(args[0], args[1]), both(args[2], args[3]))
-        parts = [builder.extract_element(found, word(k)) for k in range(2)]
+        ratios = builder.fdiv(both(args[0], args[1]), both(args[2], args[3]))
+        parts = [builder.extract_element(ratios, word(k)) for k in range(2)]
         return context.make_tuple(builder, signature.return_type, parts)
 
     pair = types.containers.UniTuple(types.float64, 2)
@@ -109,13 +109,13 @@ def _three_quotients(typing_context, a, b, c, d, e, f):
         kind, word = ir.VectorType(ir.DoubleType(), 4), ir.IntType(32)
 
         def all_three(values):
-            whole = ir.Constant(kind, [1.0] * 4)
+            vector = ir.Constant(kind, [1.0] * 4)
             for k, value in enumerate(values):
-                whole = builder.insert_element(whole, value, word(k))
-            return whole
+                vector = builder.insert_element(vector, value, word(k))
+            return vector
 
-        found = builder.fdiv(all_three(args[:3]), all_three(args[3:]))
-        parts = [builder.extract_element(found, word(k)) for k in range(3)]
+        ratios = builder.fdiv(all_three(args[:3]), all_three(args[3:]))
+        parts = [builder.extract_element(ratios, word(k)) for k in range(3)]
         return context.make_tuple(builder, signature.return_type, parts)
 
     triple = types.containers.UniTuple(types.float64, 3)

@@ -55,15 +55,17 @@ def _way_on(typing_context, groups, group, x):
         four = ir.VectorType(single, LANES)
         thresholds = builder.load(builder.bitcast(place(THRESHOLDS), four.as_pointer()))
         thresholds.align = 4
-        asked = ir.Constant(four, ir.Undefined)
+        row_values = ir.Constant(four, ir.Undefined)
         for k in range(LANES):
             feature = builder.zext(builder.load(place(FEATURES + k)), _LONG)
             value = builder.load(builder.gep(values, [feature]))
-            asked = builder.insert_element(asked, value, ir.Constant(word, k))
-        is_right = builder.bitcast(builder.fcmp_ordered(">", asked, thresholds), ir.IntType(LANES))
+            row_values = builder.insert_element(row_values, value, ir.Constant(word, k))
+        is_right = builder.bitcast(
+            builder.fcmp_ordered(">", row_values, thresholds), ir.IntType(LANES)
+        )
         apart = builder.xor(builder.zext(is_right, word), builder.load(place(SIDES)))
-        found = builder.zext(builder.cttz(apart, ir.Constant(_BIT, 1)), _LONG)
-        return builder.sext(builder.load(builder.gep(place(EXITS), [found])), _LONG)
+        exit_index = builder.zext(builder.cttz(apart, ir.Constant(_BIT, 1)), _LONG)
+        return builder.sext(builder.load(builder.gep(place(EXITS), [exit_index])), _LONG)
 
     return types.int64(groups, types.uint64, x), generate
 

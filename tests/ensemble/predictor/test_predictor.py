@@ -57,7 +57,7 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
     asked[60] = 1e35  # beyond all thresholds but the last of a way
     monkeypatch.setattr(predictor, "_COST", NEVER)
     plain = forest.predict_sums(asked, spread=True, distance=True)
-    assert forest.predictor.frozen.n_bytes == 0
+    assert forest.predictor.frozen_cache.n_bytes == 0
     monkeypatch.setattr(predictor, "_COST", ALWAYS)
     monkeypatch.setattr(predictor, "_AT_ONCE", ROWS)  # two trees, then the third
     for n_threads in (1, 2):
@@ -70,7 +70,7 @@ def test_frozen_trees_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
             assert plain.distance is not None
             assert predicted.distance.tobytes() == plain.distance[:n].tobytes()
             assert predicted.square.tobytes() == plain.square[:n].tobytes()
-    assert forest.predictor.frozen.n_bytes > 0
+    assert forest.predictor.frozen_cache.n_bytes > 0
 
 
 def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_boxes_of_two_values_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(predictor, "_BYTES_PER_ROW", 2**30)
         monkeypatch.setattr(predictor, "_LEAST_ROWS", 100)
         predicted = forest.predict_sums(asked, 2, distance=True)
-        assert forest.predictor.frozen.n_bytes > 0
+        assert forest.predictor.frozen_cache.n_bytes > 0
         assert plain.distance is not None
         assert predicted.distance is not None
         assert plain.distance.max() > 0.0
@@ -184,7 +184,7 @@ def test_what_is_frozen_is_not_what_was_learned_since(monkeypatch: pytest.Monkey
         for forest in forests:
             forest.update(X[start : start + 350], y[start : start + 350])
         frozen_total = forests[0].predict_sums(X).total
-        assert forests[0].predictor.frozen.n_bytes > 0
+        assert forests[0].predictor.frozen_cache.n_bytes > 0
         monkeypatch.setattr(predictor, "_COST", NEVER)
         assert forests[1].predict_sums(X).total.tobytes() == frozen_total.tobytes()
         monkeypatch.setattr(predictor, "_COST", ALWAYS)
@@ -196,7 +196,7 @@ def test_trees_are_frozen_once_the_rows_asked_about_pay_for_it() -> None:
     forest.update(X, y)
     n_nodes = forest.n_nodes / 2
     n_asked, cost = 0, predictor._COST
-    while not forest.predictor.frozen.n_bytes:
+    while not forest.predictor.frozen_cache.n_bytes:
         assert cost.nodes_per_row * (n_asked - cost.least_rows) < n_nodes
         forest.predict_sums(X[:7])
         n_asked += 7
@@ -204,7 +204,9 @@ def test_trees_are_frozen_once_the_rows_asked_about_pay_for_it() -> None:
     assert n_asked > cost.least_rows + 7
     forest.update(X[:1], y[:1])
     forest.predict_sums(X[:7])
-    assert forest.predictor.frozen.n_bytes == 0  # the rows asked about before have been paid for
+    assert (
+        forest.predictor.frozen_cache.n_bytes == 0
+    )  # the rows asked about before have been paid for
 
 
 def test_what_is_asked_in_turns_pays_for_each_freezing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,11 +214,11 @@ def test_what_is_asked_in_turns_pays_for_each_freezing(monkeypatch: pytest.Monke
     X, y = draw(3)
     forest = Forest(parameters(**{**CASES["mean"], "lifetime": 400.0}), range(2))
     forest.update(X, y)
-    made: list[predictor.Kept] = []
+    made: list[predictor.FrozenTrees] = []
     n_calls = 8 * forest.n_nodes // (2 * 64)
     for k in range(n_calls):
         forest.predict_sums(X[:64], lifetimes=np.array([200.0 + k % 2]))
-        kept = forest.predictor.frozen.kept
+        kept = forest.predictor.frozen_cache.kept
         if kept is not None and (not made or kept is not made[-1]):
             made.append(kept)
     assert n_calls > 40
