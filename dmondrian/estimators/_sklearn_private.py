@@ -33,8 +33,8 @@ def fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[_Fit], _Fit
 
 def constraints_of(kind: type) -> dict[str, list[Any]]:
     """Return what each parameter of a class of estimators may be, as scikit-learn writes it."""
-    found: dict[str, list[Any]] = kind._parameter_constraints  # type: ignore[attr-defined]  # an estimator's
-    return found
+    constraints: dict[str, list[Any]] = kind._parameter_constraints  # type: ignore[attr-defined]  # an estimator's
+    return constraints
 
 
 def check_parameters(estimator: Any) -> None:

@@ -276,8 +276,8 @@ class AMFRegressor(StreamFollowing, ForestRegressor):
         if not return_std:
             return super().predict(X)
         with self._turns.reading():
-            if (found := self._following_outputs(X)) is not None:
-                return found[:, 0], np.sqrt(found[:, 1])
+            if (outputs := self._following_outputs(X)) is not None:
+                return outputs[:, 0], np.sqrt(outputs[:, 1])
             X = self._check_rows(X)
             self.forest_.check_learned()
             sums = self.forest_.predict_sums(X, self._n_threads(len(X)), labels=True)

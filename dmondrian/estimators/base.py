@@ -220,8 +220,8 @@ class BaseForest(BaseEstimator):
         return tuple(
             name
             for name, values in OPEN_SETTINGS.items()
-            if isinstance(given := getattr(self, name, None), str)
-            and given in values
+            if isinstance(value := getattr(self, name, None), str)
+            and value in values
             and not (name == "feature_scales" and given_up)
             and not (name == "feature_units" and self.domain == "cube")
         )
@@ -317,15 +317,19 @@ class BaseForest(BaseEstimator):
 
     def _become(self, copy: Self, before: dict[str, Any]) -> None:
         """Take over the attributes of a copy that differ from ``before``."""
-        own, its = self.__dict__, copy.__dict__
-        changed = {n: its[n] for n in its if n not in before or its[n] is not before[n]}
+        attributes, new_attributes = self.__dict__, copy.__dict__
+        changed = {
+            n: new_attributes[n]
+            for n in new_attributes
+            if n not in before or new_attributes[n] is not before[n]
+        }
         if self._turns.is_broken:  # they belong to the previous forest
             changed["_turns"] = Turns()
         with changed.get("_turns", self._turns).alone():
             for name in before:
-                if name not in its:
-                    own.pop(name, None)
-            own.update(changed)  # in one step
+                if name not in new_attributes:
+                    attributes.pop(name, None)
+            attributes.update(changed)  # in one step
 
     def _learn(
         self, X: Any, y: np.ndarray, w: np.ndarray | None, n_classes: int, first: bool
@@ -366,9 +370,18 @@ class BaseForest(BaseEstimator):
         budget: TimeBudget | None = self.__dict__.pop("_time_budget", None)
         for part in parts_of(X, budget):
             rows = self._as_seen(X, part)
-            own = [None if given is None else given[part] for given in (w, times)]
+            part_arguments = [
+                None if argument is None else argument[part] for argument in (w, times)
+            ]
             try:
-                forest.update(rows, y[part], own[0], self._n_threads(len(rows)), turns, own[1])
+                forest.update(
+                    rows,
+                    y[part],
+                    part_arguments[0],
+                    self._n_threads(len(rows)),
+                    turns,
+                    part_arguments[1],
+                )
             except BaseException as error:
                 if part.start:
                     error.add_note(f"before these rows it has learned {part.start} of the call")
@@ -401,8 +414,8 @@ class BaseForest(BaseEstimator):
 
     def _forget(self) -> dict[str, Any]:
         """Drop the attributes that hold only for the rows learned so far; return them."""
-        own = self.__dict__
-        return {name: own.pop(name) for name in self._forgets if name in own}
+        attributes = self.__dict__
+        return {name: attributes.pop(name) for name in self._forgets if name in attributes}
 
     def _new_forest(self, n_features: int, n_classes: int) -> Forest:
         parameters = self._forest_parameters(n_features, n_classes)
@@ -464,8 +477,8 @@ class BaseForest(BaseEstimator):
 
     def _validated(self, checking: Any, *data: Any, reset: bool, **options: Any) -> Any:
         """Return what scikit-learn makes of rows, with or without labels; dense."""
-        found = self._checked(checking, *data, reset=reset, **options)
-        return (dense(found[0]), found[1]) if isinstance(found, tuple) else dense(found)
+        checked = self._checked(checking, *data, reset=reset, **options)
+        return (dense(checked[0]), checked[1]) if isinstance(checked, tuple) else dense(checked)
 
     def _checked(self, checking: Any, *data: Any, reset: bool, **options: Any) -> Any:
         """Return what scikit-learn makes of rows, with or without labels, sparse or dense."""
@@ -478,7 +491,7 @@ class BaseForest(BaseEstimator):
             check_labels_known(data[1])
         try:
             with np.errstate(over="ignore"):  # beyond float32: refused below, in words
-                found = validate_data(
+                checked = validate_data(
                     checking,
                     *data,
                     accept_sparse="csr" if self._takes_sparse else False,
@@ -496,7 +509,7 @@ class BaseForest(BaseEstimator):
                 named = error_of_values(data[0], error, reset)
                 raise (error if named is None else named) from None
             raise
-        rows = found[0] if isinstance(found, tuple) else found
+        rows = checked[0] if isinstance(checked, tuple) else checked
         if not reset:
             check_units(data[0], self.__dict__.get("_time_units", ()))
         elif (units := time_units(data[0], rows.shape[1])) is not None:
@@ -507,7 +520,7 @@ class BaseForest(BaseEstimator):
             if finite is True:
                 raise self._error_of_missing_values()
             rows[is_missing] = np.nan
-        return found
+        return checked
 
     def _error_of_missing_values(self) -> ParameterError:
         if "missing_values" not in self.get_params(deep=False):

@@ -24,7 +24,7 @@ ALLOWED: list[Any] = [dict, StrOptions({BALANCED}), None]
 """Types of the parameter ``class_weight``."""
 
 
-def check_numbers(given: Mapping[Any, Any]) -> None:
+def check_numbers(class_weight: Mapping[Any, Any]) -> None:
     """Refuse weights of classes that are no finite numbers >= 0.
 
     Raises
@@ -32,21 +32,21 @@ def check_numbers(given: Mapping[Any, Any]) -> None:
     ParameterError
         With the label.
     """
-    for label, weight in given.items():
+    for label, weight in class_weight.items():
         is_number = isinstance(weight, (int, float, np.integer, np.floating))
         if isinstance(weight, bool) or not is_number or not 0.0 <= weight < np.inf:
             raise ParameterError(
-                f"class_weight={dict(given)!r} gives {label!r} the weight {weight!r}: expected a "
-                "finite number >= 0"
+                f"class_weight={dict(class_weight)!r} gives {label!r} the weight {weight!r}: "
+                "expected a finite number >= 0"
             )
 
 
-def weights_of_classes(given: Mapping[Any, Any], classes: Sequence[Any]) -> np.ndarray:
+def weights_of_classes(class_weight: Mapping[Any, Any], classes: Sequence[Any]) -> np.ndarray:
     """Return the weight of each class, float64 [K].
 
     Parameters
     ----------
-    given : mapping of label to weight
+    class_weight : mapping of label to weight
         Labels that are no texts may be written as texts, as the keys of a job file are. Classes
         that it does not name have weight 1.
     classes : sequence of K labels
@@ -57,25 +57,27 @@ def weights_of_classes(given: Mapping[Any, Any], classes: Sequence[Any]) -> np.n
         If a weight is no finite number >= 0; or if it names a label that is not there, and a class
         goes without a weight. (scikit-learn's rule: folds may lack a class.)
     """
-    check_numbers(given)
-    found, used = np.ones(len(classes)), []
+    check_numbers(class_weight)
+    weights, used = np.ones(len(classes)), []
     for k, label in enumerate(classes):
-        names = [name for name in dict.fromkeys([label, label_as_key(label)]) if name in given]
+        names = [
+            name for name in dict.fromkeys([label, label_as_key(label)]) if name in class_weight
+        ]
         if len(names) > 1:
             raise ParameterError(
-                f"class_weight={dict(given)!r} names the class {label!r} twice, as text and as a "
-                "label"
+                f"class_weight={dict(class_weight)!r} names the class {label!r} twice, as text "
+                "and as a label"
             )
         if names:
-            found[k] = float(given[names[0]])
+            weights[k] = float(class_weight[names[0]])
             used.append(names[0])
-    unknown = [name for name in given if name not in used]
+    unknown = [name for name in class_weight if name not in used]
     if unknown and len(used) < len(classes):
         raise ParameterError(
-            f"class_weight={dict(given)!r} names {unknown[:5]!r}, which are not among the "
+            f"class_weight={dict(class_weight)!r} names {unknown[:5]!r}, which are not among the "
             f"{len(classes)} classes {list(classes[:5])!r}: correct the labels"
         )
-    return found
+    return weights
 
 
 def balanced_weights(codes: np.ndarray, w: np.ndarray | None, n_classes: int) -> np.ndarray:
@@ -99,9 +101,9 @@ def balanced_weights(codes: np.ndarray, w: np.ndarray | None, n_classes: int) ->
     4.2; scikit-learn has the same.
     """
     sums = np.bincount(codes, weights=w, minlength=n_classes).astype(np.float64)
-    found = np.ones(n_classes)
-    np.divide(sums.sum() / np.count_nonzero(sums), sums, out=found, where=sums > 0.0)
-    return found
+    weights = np.ones(n_classes)
+    np.divide(sums.sum() / np.count_nonzero(sums), sums, out=weights, where=sums > 0.0)
+    return weights
 
 
 def weighted_rows(
@@ -122,11 +124,11 @@ def weighted_rows(
     ParameterError
         If a product is not finite, or does not change the total before it.
     """
-    own = of_classes[codes]
-    if w is None and (own == 1.0).all():
+    row_weights = of_classes[codes]
+    if w is None and (row_weights == 1.0).all():
         return None
     with np.errstate(over="ignore", under="ignore"):
-        product = own if w is None else own * w
+        product = row_weights if w is None else row_weights * w
     if not np.isfinite(product).all():
         raise ParameterError("sample_weight times class_weight is infinite: rescale the weights")
     return checked_weights(product, len(codes), seen)

@@ -98,18 +98,18 @@ class ForestClassifier(ClassifierMixin, BaseForest):
     ) -> Self:
         """Do what :meth:`fit` does; ``times`` are those of estimators that take them."""
         budget = budget_of(time_budget)
-        with self._learner(anew=True) as one:
-            X, y, w = one._validate_rows(X, y, sample_weight, first=True, numeric=False)
+        with self._learner(anew=True) as learner:
+            X, y, w = learner._validate_rows(X, y, sample_weight, first=True, numeric=False)
             check_classification_targets(y)
             n = rows_of(max_rows, len(y))
             check_some_weight(w if w is None else w[:n])
-            one.classes_, codes = np.unique(y, return_inverse=True)
-            one.n_classes_ = len(one.classes_)
-            w = one._class_weighted(codes, w, 0.0)
+            learner.classes_, codes = np.unique(y, return_inverse=True)
+            learner.n_classes_ = len(learner.classes_)
+            w = learner._class_weighted(codes, w, 0.0)
             check_some_weight(w if w is None else w[:n], "sample_weight times class_weight")
-            one._take_times(times, len(codes))
-            one._check_budget(budget)
-            one._learn_all(X[:n], codes[:n], None if w is None else w[:n], one.n_classes_)
+            learner._take_times(times, len(codes))
+            learner._check_budget(budget)
+            learner._learn_all(X[:n], codes[:n], None if w is None else w[:n], learner.n_classes_)
         return self
 
     @row_by_row
@@ -141,22 +141,22 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         """Do what :meth:`partial_fit` does; ``times`` are those of estimators that take them."""
         if classes is not None and not np.size(classes):
             raise ParameterError("classes is empty; expected all labels that will ever come")
-        with self._learner(anew=False) as one:
-            first = one is not self
-            check_partial_fit_first_call(one, classes)
-            one._check_class_weight("partial_fit")
+        with self._learner(anew=False) as learner:
+            first = learner is not self
+            check_partial_fit_first_call(learner, classes)
+            learner._check_class_weight("partial_fit")
             if first:
-                one._check_stream()
+                learner._check_stream()
             else:
-                one._check_unchanged()
-            X, y, w = one._validate_rows(X, y, sample_weight, first=first, numeric=False)
+                learner._check_unchanged()
+            X, y, w = learner._validate_rows(X, y, sample_weight, first=first, numeric=False)
             is_flat = type(y) is np.ndarray and y.ndim == 1
-            codes = one._encode(y if is_flat else column_or_1d(y))
-            one.n_classes_ = len(one.classes_)
-            seen = 0.0 if first else one.forest_.total_weight
-            w = one._class_weighted(codes, w, seen)
-            one._take_times(times, len(codes))
-            one._learn(X, codes, w, one.n_classes_, first=first)
+            codes = learner._encode(y if is_flat else column_or_1d(y))
+            learner.n_classes_ = len(learner.classes_)
+            seen = 0.0 if first else learner.forest_.total_weight
+            w = learner._class_weighted(codes, w, seen)
+            learner._take_times(times, len(codes))
+            learner._learn(X, codes, w, learner.n_classes_, first=first)
         return self
 
     def _encode(self, y: np.ndarray) -> np.ndarray:
@@ -202,16 +202,16 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         """Return the weight of each class, float64 [K]; None where all are 1."""
         if self.class_weight is None:
             return None
-        found = weights_of_classes(self.class_weight, classes)  # type: ignore[arg-type]  # checked
-        return None if (found == 1.0).all() else found
+        weights = weights_of_classes(self.class_weight, classes)  # type: ignore[arg-type]  # checked
+        return None if (weights == 1.0).all() else weights
 
     def _class_weighted(
         self, codes: np.ndarray, w: np.ndarray | None, seen: float
     ) -> np.ndarray | None:
         """Return weights of rows times those of their classes."""
         if self.class_weight == BALANCED:
-            found = balanced_weights(codes, w, len(self.classes_))
-            return weighted_rows(found, codes, w, seen)
+            weights = balanced_weights(codes, w, len(self.classes_))
+            return weighted_rows(weights, codes, w, seen)
         of_classes = self._weights_of_classes(self.classes_.tolist())
         if of_classes is None:
             return w
@@ -281,11 +281,11 @@ class ForestClassifier(ClassifierMixin, BaseForest):
         ----------
         X : array-like of shape (n, d)
         """
-        own = self.__dict__
-        forest = own.get("forest_")
+        attributes = self.__dict__
+        forest = attributes.get("forest_")
         proba = self.predict_proba(X)
         classes = self.classes_
-        if own.get("forest_") is not forest:  # another fit ended meanwhile
+        if attributes.get("forest_") is not forest:  # another fit ended meanwhile
             with self._turns.reading():
                 proba, classes = self.predict_proba(X), self.classes_
         return classes[proba.argmax(axis=1)]

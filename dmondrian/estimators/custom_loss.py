@@ -85,19 +85,21 @@ class OwnLoss(GeneralizedMondrianForest):
 
     def _set_node_risks(self) -> None:
         """Give the forest the function for the risks of nodes, by which trees choose lifetimes."""
-        own, bound = self._own, self._begun_with["bound"]
-        if own is not None:
+        own_loss, bound = self._own, self._begun_with["bound"]
+        if own_loss is not None:
             is_binary = self._fitted_cost().is_binary
-            self.forest_.predictor.node_risks = lambda tree: own.solve(tree, bound, is_binary)[1]
+            self.forest_.predictor.node_risks = lambda tree: own_loss.solve(tree, bound, is_binary)[
+                1
+            ]
 
     def _solutions(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return the solution and risk of each node of each tree; computed once after learning."""
-        forest, own, bound = self.forest_, self._own, self._begun_with["bound"]
-        assert own is not None  # checked by the caller
+        forest, own_loss, bound = self.forest_, self._own, self._begun_with["bound"]
+        assert own_loss is not None  # checked by the caller
         known = self.__dict__.get("_solved")
         if known is None or known[0] is not forest or known[1] != forest.total_weight:
             is_binary = self._fitted_cost().is_binary
-            solved = [own.solve(tree, bound, is_binary) for tree in forest.trees]
+            solved = [own_loss.solve(tree, bound, is_binary) for tree in forest.trees]
             known = self._solved = forest, forest.total_weight, solved
         solutions: list[tuple[np.ndarray, np.ndarray]] = known[2]
         return solutions
@@ -106,13 +108,13 @@ class OwnLoss(GeneralizedMondrianForest):
         """Return the mean over trees at each lifetime, [L] or of each tree [T, L]; [L, n, 1]."""
         forest, solutions = self.forest_, self._solutions()
         chosen = forest.policies._replace(loss=Cell(bool(forest.parameters.empty_prior)))
-        found = np.zeros((lifetimes.shape[-1], len(X), 1))
+        sums = np.zeros((lifetimes.shape[-1], len(X), 1))
         for start in range(0, len(X), _CHUNK):
             rows = slice(start, start + _CHUNK)
             nodes_of_rows = forest.answers(X[rows], chosen, lifetimes, 1)[..., 0].astype(np.int64)
             for (z, _), ids in zip(solutions, nodes_of_rows, strict=True):
-                found[:, rows, 0] += np.where(ids >= 0, z[ids], 0.0).T
-        return found / len(solutions)
+                sums[:, rows, 0] += np.where(ids >= 0, z[ids], 0.0).T
+        return sums / len(solutions)
 
     def _mean_prediction(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

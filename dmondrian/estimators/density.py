@@ -221,11 +221,11 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
         -------
         This estimator
         """
-        with self._learner(anew=True) as one:
-            one.__dict__.pop("_held_out_path", None)
-            X, y, w = one._rows(X, sample_weight, first=True)
+        with self._learner(anew=True) as learner:
+            learner.__dict__.pop("_held_out_path", None)
+            X, y, w = learner._rows(X, sample_weight, first=True)
             check_some_weight(w)
-            one._learn_all(X, y, w, 0)
+            learner._learn_all(X, y, w, 0)
         return self
 
     def _learn_all(self, X: Any, y: np.ndarray, w: np.ndarray | None, n_classes: int) -> None:
@@ -240,14 +240,14 @@ class MondrianDensity(DensityMixin, ChosenLifetime):
     @fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn more rows, in their order; parameters as in :meth:`fit`."""
-        with self._learner(anew=False) as one:
-            first = one is not self
+        with self._learner(anew=False) as learner:
+            first = learner is not self
             if first:
-                one._check_stream()
+                learner._check_stream()
             else:
-                one._check_unchanged()
-            X, y, w = one._rows(X, sample_weight, first=first)
-            one._learn(X, y, w, 0, first=first)
+                learner._check_unchanged()
+            X, y, w = learner._rows(X, sample_weight, first=first)
+            learner._learn(X, y, w, 0, first=first)
         return self
 
     def _rows(

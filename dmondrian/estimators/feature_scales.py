@@ -20,12 +20,12 @@ from dmondrian.ensemble.settings.row_thresholds import thresholds_of_rows
 from dmondrian.errors import ParameterError
 
 
-def is_per_column(given: Any) -> bool:
+def is_per_column(value: Any) -> bool:
     """Return whether a parameter is an array-like with a number per column."""
-    return not (given is None or isinstance(given, (Real, str, dict, PowerLifetime)))
+    return not (value is None or isinstance(value, (Real, str, dict, PowerLifetime)))
 
 
-def numbers_per_column(given: Any, name: str) -> np.ndarray:
+def numbers_per_column(values: Any, name: str) -> np.ndarray:
     """Return an array-like as float64 array.
 
     Raises
@@ -34,9 +34,9 @@ def numbers_per_column(given: Any, name: str) -> np.ndarray:
         It has non-numbers, or is ragged.
     """
     try:
-        return np.asarray(given, np.float64)
+        return np.asarray(values, np.float64)
     except (TypeError, ValueError):
-        came = f"{str(given)[:80]!r}"
+        came = f"{str(values)[:80]!r}"
         raise ParameterError(f"{name} should be numbers > 0, got {came}") from None
 
 
@@ -69,14 +69,14 @@ def given_scales(
 
 def scales_of(parameters: ForestParameters) -> np.ndarray:
     """Return the factor of each column, float32 [d]."""
-    given = parameters.feature_scales
-    return np.array(np.ones(parameters.n_features) if given is None else given, np.float32)
+    scales = parameters.feature_scales
+    return np.array(np.ones(parameters.n_features) if scales is None else scales, np.float32)
 
 
 def units_of(parameters: ForestParameters) -> np.ndarray:
     """Return the unit to whose multiples scaled columns are rounded, float64 [d]; 0 for none."""
-    given = parameters.feature_units
-    return np.array(np.zeros(parameters.n_features) if given is None else given)
+    units = parameters.feature_units
+    return np.array(np.zeros(parameters.n_features) if units is None else units)
 
 
 def thresholds_of_given(

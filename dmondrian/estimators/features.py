@@ -145,20 +145,20 @@ class MondrianFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mondri
         -------
         This transformer
         """
-        with self._learner(anew=True) as one:
-            X, zeros, _ = one._rows(X, first=True)
-            one._learn_all(X, zeros, None, 0)
+        with self._learner(anew=True) as learner:
+            X, zeros, _ = learner._rows(X, first=True)
+            learner._learn_all(X, zeros, None, 0)
         return self
 
     @fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Take in more rows, whose new cells become new columns; parameters as in :meth:`fit`."""
-        with self._learner(anew=False) as one:
-            first = one is not self
+        with self._learner(anew=False) as learner:
+            first = learner is not self
             if not first:
-                one._check_unchanged()
-            X, zeros, _ = one._rows(X, first=first)
-            one._learn(X, zeros, None, 0, first=first)
+                learner._check_unchanged()
+            X, zeros, _ = learner._rows(X, first=first)
+            learner._learn(X, zeros, None, 0, first=first)
         return self
 
     def _rows(self, X: Any, first: bool) -> tuple[Any, np.ndarray, None]:

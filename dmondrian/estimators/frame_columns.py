@@ -30,14 +30,14 @@ Columns = tuple[Column | None, ...]
 """Of each given column its encoding, None for numbers."""
 
 
-def columns_of(frame: Any, given: Any, has_nulls: bool) -> Columns | None:
+def columns_of(frame: Any, categorical_features: Any, has_nulls: bool) -> Columns | None:
     """Return the columns of a frame that are categories; None where there are none.
 
     Parameters
     ----------
     frame : pandas or polars DataFrame
         Or anything else, which has no categories.
-    given : "from_dtype", or sequence of names or places
+    categorical_features : "from_dtype", or sequence of names or places
     has_nulls : bool
         Whether values may be missing.
 
@@ -47,18 +47,21 @@ def columns_of(frame: Any, given: Any, has_nulls: bool) -> Columns | None:
         A named column is not there, or its type does not list its categories.
     """
     names = _names(frame)
-    if isinstance(given, str):
+    if isinstance(categorical_features, str):
         wanted = None
     elif names is None:
         raise ParameterError(
-            f"categorical_features={given!r} are columns of a pandas or polars DataFrame, "
-            f"whose type lists their categories; got {type(frame).__name__}"
+            f"categorical_features={categorical_features!r} are columns of a pandas or polars "
+            f"DataFrame, whose type lists their categories; got {type(frame).__name__}"
         )
     else:
-        wanted = [_place(which, names) for which in np.asarray(given, object).ravel().tolist()]
+        wanted = [
+            _place(which, names)
+            for which in np.asarray(categorical_features, object).ravel().tolist()
+        ]
     if names is None:
         return None
-    found: list[Column | None] = []
+    columns: list[Column | None] = []
     for place, (name, kind) in enumerate(zip(names, list(frame.dtypes), strict=True)):
         is_asked = wanted is None or place in wanted
         levels = _levels_of(name, kind)
@@ -71,16 +74,16 @@ def columns_of(frame: Any, given: Any, has_nulls: bool) -> Columns | None:
                 "Categorical"
             )
         is_category = levels is not None and is_asked
-        found.append(
+        columns.append(
             category(name, str(kind).partition("(")[0], levels or [], has_nulls)
             if is_category
             else None
         )
-    if not any(found):
+    if not any(columns):
         return None
     if len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
         raise ParameterError("a frame with categories needs a name of its own for each column")
-    return tuple(found)
+    return tuple(columns)
 
 
 def check_same(frame: Any, columns: Columns) -> None:
@@ -127,7 +130,7 @@ def with_numbers(frame: Any, columns: Columns) -> Any:
     if _is_polars(frame):
         import polars as pl
 
-        return frame.with_columns([pl.Series(name, own) for name, own in numbers.items()])
+        return frame.with_columns([pl.Series(name, values) for name, values in numbers.items()])
     return frame.assign(**numbers)
 
 
@@ -230,9 +233,9 @@ def category(name: str, kind: str, levels: list[str], has_nulls: bool) -> Column
 
 def _numbers(frame: Any, column: Column) -> np.ndarray:
     """Return the number of each row's level, float64 [n]; NaN where it is missing."""
-    own = frame[column.name]
+    series = frame[column.name]
     try:
-        data = own.to_arrow() if _is_polars(frame) else pa.Array.from_pandas(own)
+        data = series.to_arrow() if _is_polars(frame) else pa.Array.from_pandas(series)
         numbers = level_numbers(column, data)
     except (pa.ArrowException, ValueError) as error:
         raise DataError(
@@ -244,7 +247,7 @@ def _numbers(frame: Any, column: Column) -> np.ndarray:
         warnings.warn(
             f"none of {n} values of the column {column.name!r} is one of its {len(column.levels)} "
             f"categories ({', '.join(column.levels[:5])}): all are taken for other ones; the "
-            f"column has type {own.dtype} now, and was of {column.type}",
+            f"column has type {series.dtype} now, and was of {column.type}",
             UserWarning,
             stacklevel=2,
         )

@@ -154,8 +154,8 @@ def _types(X: Any) -> list[Any]:
 
 def _unit(kind: Any) -> str:
     """Return the unit of a type of times, as NumPy writes it."""
-    found = re.search(r"(?:\[|time_unit=')(\w+)", str(kind))
-    return {"day": "D"}.get(found[1], found[1]) if found else "D"  # polars' Date names none
+    match = re.search(r"(?:\[|time_unit=')(\w+)", str(kind))
+    return {"day": "D"}.get(match[1], match[1]) if match else "D"  # polars' Date names none
 
 
 def _is_of_times(kind: Any) -> bool:

@@ -158,8 +158,8 @@ class GeneralizedMondrianForest(ChosenLifetime):
         losses = np.zeros(len(grid))
         for start in range(0, X.shape[0], _CHUNK):
             rows = slice(start, start + _CHUNK)
-            own = None if w is None else w[rows]
-            losses += self._held_out_losses(self._as_seen(X, rows), y[rows], own, grid)
+            chunk_weights = None if w is None else w[rows]
+            losses += self._held_out_losses(self._as_seen(X, rows), y[rows], chunk_weights, grid)
         path = held_out_path(grid, losses, float(len(y) if w is None else w.sum()))
         chosen = dataclasses.replace(cost, lifetime=float(path.chosen[0]), selection=None)
         with self._turns.alone():

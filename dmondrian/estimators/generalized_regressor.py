@@ -215,8 +215,8 @@ class GeneralizedMondrianForestRegressor(LabelIntervals, OwnLoss, ForestRegresso
         self.n_jobs = n_jobs
 
     def _cost(self) -> Cost:
-        own = self.loss if isinstance(self.loss, ConvexLoss) else None
-        name = self.loss if own is None else OWN if own.keeps_labels else OWN_OF_MEAN
+        own_loss = self.loss if isinstance(self.loss, ConvexLoss) else None
+        name = self.loss if own_loss is None else OWN if own_loss.keeps_labels else OWN_OF_MEAN
         return dataclasses.replace(
             super()._cost(),
             loss=name,

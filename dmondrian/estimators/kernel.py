@@ -194,15 +194,21 @@ class MondrianKernel(MondrianPartitions):
         self.n_samples_fit_ = len(X)
         parameters = self._new_forest(X.shape[1], n_classes).parameters
         if self._lifetime_choice is not None:
-            given = parameters, int(self.n_estimators), (X, y, w), n_threads, self.max_lifetime
+            search_arguments = (
+                parameters,
+                int(self.n_estimators),
+                (X, y, w),
+                n_threads,
+                self.max_lifetime,
+            )
             if self._lifetime_choice == "average":
-                self.forest_, self.lifetime_path_ = averaged(*given, self.lifetime_prior)
+                self.forest_, self.lifetime_path_ = averaged(*search_arguments, self.lifetime_prior)
                 return
             fraction = float(self.validation_fraction)
             if self._loss == "squared":
-                path = choose_lifetime(*given, self._lifetime_choice, fraction)
+                path = choose_lifetime(*search_arguments, self._lifetime_choice, fraction)
             else:
-                path = choose_by_loss(*given, fraction)
+                path = choose_by_loss(*search_arguments, fraction)
             self.lifetime_path_ = path
             parameters = parameters.replace(lifetime=float(path.chosen))
         self.forest_ = self._fitted_at(parameters, X, y, w, n_threads)

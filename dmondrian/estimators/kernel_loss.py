@@ -78,8 +78,8 @@ class Optimum(NamedTuple):
 
     def scores(self, cells: Cells) -> np.ndarray:
         """Return the linear functions at rows, float64 [n, p]."""
-        found: np.ndarray = cells.features @ self.weights.T + self.intercepts
-        return found
+        scores: np.ndarray = cells.features @ self.weights.T + self.intercepts
+        return scores
 
 
 def minimise(
@@ -181,8 +181,8 @@ def losses_of(loss: str, scores: np.ndarray, codes: np.ndarray, n_classes: int) 
     """Return the loss of rows, float64 [n], of linear functions float64 [n, p]."""
     if loss == "log_loss":
         whole = as_scores(scores, n_classes)
-        found: np.ndarray = logsumexp(whole, axis=1) - whole[np.arange(len(codes)), codes]
-        return found
+        losses: np.ndarray = logsumexp(whole, axis=1) - whole[np.arange(len(codes)), codes]
+        return losses
     positives = np.arange(1, 2) if n_classes == 2 else np.arange(n_classes)
     signs = np.where(codes[:, None] == positives, 1.0, -1.0)
     margins: np.ndarray = np.maximum(1.0 - signs * scores, 0.0)
@@ -201,11 +201,11 @@ def fit_values(forest: Forest, rows: Rows, n_threads: int) -> None:
     columns = grow_columns(forest, X, w, n_threads, 0)
     learned = np.flatnonzero(weights > 0.0)
     cells = Cells(np.ascontiguousarray(columns[learned]), int(columns.max()) + 1)
-    codes, own = y[learned].astype(np.int64), weights[learned]
-    found = minimise(joint.loss, cells, codes, own, joint.n_outputs, joint.ridge)
+    codes, learned_weights = y[learned].astype(np.int64), weights[learned]
+    optimum = minimise(joint.loss, cells, codes, learned_weights, joint.n_outputs, joint.ridge)
     root = math.sqrt(len(forest.store))
-    values = as_scores(root * found.weights.T, joint.n_outputs).T
-    write_cells(forest, as_scores(found.intercepts[None], joint.n_outputs)[0], values)
+    values = as_scores(root * optimum.weights.T, joint.n_outputs).T
+    write_cells(forest, as_scores(optimum.intercepts[None], joint.n_outputs)[0], values)
     for tree in forest.store.trees:
         tree.d[:, MARK] = 0.0  # clears column numbers
 
@@ -272,16 +272,16 @@ class LossPath:
         )  # fmt: skip
         at = np.minimum(np.searchsorted(known, names), len(known) - 1)
         cells = Cells(np.where(known[at] == names, at, -1), len(known))
-        own = Cells(np.ascontiguousarray(columns.reshape(len(learned), -1)), len(known))
+        learned_cells = Cells(np.ascontiguousarray(columns.reshape(len(learned), -1)), len(known))
         start = None
         if self._is_warm and self.optimum is not None and self._before is not None:
             parents = self._before.columns.ravel()[first]  # old cell of each new one
             start = self.optimum._replace(weights=self.optimum.weights[:, parents])
         self.optimum = minimise(
-            self._joint.loss, own, self._codes[learned], self._weights[learned],
+            self._joint.loss, learned_cells, self._codes[learned], self._weights[learned],
             self._joint.n_outputs, self._joint.ridge, start,
         )  # fmt: skip
-        self._before, self.n_columns = own, len(known)
+        self._before, self.n_columns = learned_cells, len(known)
         return cells
 
     def errors(
@@ -291,10 +291,10 @@ class LossPath:
         for lifetime in lifetimes:
             cells = self.at(lifetime)
             assert self.optimum is not None  # set by `at`
-            own = cells._replace(columns=cells.columns[held])
-            scores, k = self.optimum.scores(own), self._joint.n_outputs
-            found = losses_of(self._joint.loss, scores, self._codes[held], k)
-            yield lifetime, self.n_columns, math.fsum(found) / len(held)
+            held_cells = cells._replace(columns=cells.columns[held])
+            scores, k = self.optimum.scores(held_cells), self._joint.n_outputs
+            losses = losses_of(self._joint.loss, scores, self._codes[held], k)
+            yield lifetime, self.n_columns, math.fsum(losses) / len(held)
 
 
 def choose_by_loss(

@@ -75,9 +75,11 @@ def load_estimator(path: str | PathLike[str]) -> Any:
             f"{path}: run.json's estimator parameters are unusable: {str(error)[:400]}"
         ) from error
     if forest.calibration is None:  # parts of a merged run had none
-        its = forest.parameters
-        asked = getattr(unfitted, "calibrate", False)
-        forest.calibration = new_calibration(asked, its.gives_label_variance, its.follows_stream)
+        parameters = forest.parameters
+        calibrate = getattr(unfitted, "calibrate", False)
+        forest.calibration = new_calibration(
+            calibrate, parameters.gives_label_variance, parameters.follows_stream
+        )
     if (stored := model.get("categories")) is not None:
         unfitted._columns, names = _categories(stored, unfitted, names, path)
     elif unfitted._encodes_missing():
@@ -90,7 +92,7 @@ def load_estimator(path: str | PathLike[str]) -> Any:
     fitted = unfitted._adopt(forest, classes, names)
     fitted._is_of_run = model.get("schema") is not None or bool(model.get("takes_encoded_rows"))
     if (units := model.get("time_units")) is not None:  # earlier versions kept none
-        if len(units) != fitted.n_features_in_ or not all(isinstance(one, str) for one in units):
+        if len(units) != fitted.n_features_in_ or not all(isinstance(unit, str) for unit in units):
             raise CorruptError(
                 f"{path}: run.json's time_units should be texts, one of each of "
                 f"{fitted.n_features_in_} columns; found {str(units)[:80]}"
@@ -116,17 +118,17 @@ def _categories(
 
     has_nulls = unfitted._encodes_missing()
     try:
-        found = tuple(
+        columns = tuple(
             None if each is None else category(each[0], each[1], each[2], has_nulls)
             for each in stored
         )
-        texts = [text for c in found if c is not None for text in (c.name, c.type, *c.levels)]
-        if any(found) and all(isinstance(text, str) for text in texts) and features is not None:
-            starts = np.cumsum([0, *widths_of(found, has_nulls)])
-            pairs = zip(found, starts[:-1], strict=True)
+        texts = [text for c in columns if c is not None for text in (c.name, c.type, *c.levels)]
+        if any(columns) and all(isinstance(text, str) for text in texts) and features is not None:
+            starts = np.cumsum([0, *widths_of(columns, has_nulls)])
+            pairs = zip(columns, starts[:-1], strict=True)
             names = [features[at] if column is None else column.name for column, at in pairs]
-            if [*names_of_features(names, found, has_nulls)] == features:
-                return found, names
+            if [*names_of_features(names, columns, has_nulls)] == features:
+                return columns, names
     except (TypeError, LookupError, ParameterError):
         pass  # raised below
     raise CorruptError(

@@ -138,7 +138,9 @@ class MondrianForest(ColumnLifetimes):
                 f"forests of class_weight={weights[:5]!r} cannot be merged: expected the same for "
                 'all, in numbers, as "balanced" is by the rows of each'
             )
-        names = _common_names(getattr(one, "feature_names_in_", None) for one in (self, *others))
+        names = _common_names(
+            getattr(model, "feature_names_in_", None) for model in (self, *others)
+        )
         forest = merge([other.forest_ for other in (self, *others)])
         return self._adopt(forest, classes, names)
 
@@ -166,9 +168,9 @@ class MondrianForest(ColumnLifetimes):
         return sums.mean
 
 
-def _common_names(given: Iterable[np.ndarray | None]) -> np.ndarray | None:
+def _common_names(names_of_forests: Iterable[np.ndarray | None]) -> np.ndarray | None:
     """Return the common column names of forests, if any; refuse different ones."""
-    known = [names for names in given if names is not None]
+    known = [names for names in names_of_forests if names is not None]
     for names in known[1:]:
         if not np.array_equal(known[0], names):
             raise ParameterError(

@@ -19,27 +19,34 @@ from dmondrian.errors import ParameterError
 _NAMED = 8  # columns in an error
 
 
-def plain_constraints(given: Any) -> Any:
+def plain_constraints(constraints: Any) -> Any:
     """Return constraints as values that JSON can hold, and that compare as wholes."""
-    if given is None or isinstance(given, dict):
-        return None if given is None else {name: _plain(value) for name, value in given.items()}
-    return [_plain(value) for value in np.asarray(given, object).ravel().tolist()]
+    if constraints is None or isinstance(constraints, dict):
+        return (
+            None
+            if constraints is None
+            else {name: _plain(value) for name, value in constraints.items()}
+        )
+    return [_plain(value) for value in np.asarray(constraints, object).ravel().tolist()]
 
 
-def constrains(given: Any) -> bool:
+def constrains(constraints: Any) -> bool:
     """Return whether a column is constrained."""
-    plain = plain_constraints(given)
+    plain = plain_constraints(constraints)
     return any(plain.values() if isinstance(plain, dict) else plain or ())
 
 
 def directions_of(
-    given: Any, names: Sequence[str] | None, widths: Sequence[int], is_category: Sequence[bool]
+    constraints: Any,
+    names: Sequence[str] | None,
+    widths: Sequence[int],
+    is_category: Sequence[bool],
 ) -> tuple[int, ...]:
     """Return 1 or -1 for each feature with which forecasts rise or fall, 0 for others.
 
     Parameters
     ----------
-    given : dict of str to int, or array-like of int of shape (d,)
+    constraints : dict of str to int, or array-like of int of shape (d,)
         1, -1 or 0 for each column; columns that a dict leaves out have 0.
     names : sequence of str or None
         Of the columns, where they have names.
@@ -57,17 +64,17 @@ def directions_of(
     ParameterError
         If there is no such column, a value is another, or a column has categories.
     """
-    plain = plain_constraints(given)
+    plain = plain_constraints(constraints)
     if isinstance(plain, dict):
         plain = by_place(plain, names)
-    elif (shape := np.asarray(given, object).shape) != (len(plain),):
+    elif (shape := np.asarray(constraints, object).shape) != (len(plain),):
         raise ParameterError(f"monotonic_cst has shape {shape}, expected one value for each column")
     if len(plain) != len(widths):
         raise ParameterError(
             f"monotonic_cst has {len(plain)} values, and rows have {len(widths)} columns: give "
             "one for each, or a dict by the names of columns"
         )
-    found: list[int] = []
+    directions: list[int] = []
     for place, (value, width) in enumerate(zip(plain, widths, strict=True)):
         which = f"column {place}" if names is None else f"the column {names[place]!r}"
         if type(value) is not int or value not in (-1, 0, 1):
@@ -80,8 +87,8 @@ def directions_of(
                 f"monotonic_cst is {value} for {which}, whose categories have no order: leave it "
                 "out, or give it as numbers"
             )
-        found += [value, *(0 for _ in range(width - 1))]
-    return tuple(found)
+        directions += [value, *(0 for _ in range(width - 1))]
+    return tuple(directions)
 
 
 def by_place(named: dict[Any, Any], names: Sequence[Any] | None) -> list[Any]:

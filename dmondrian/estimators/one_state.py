@@ -45,15 +45,15 @@ def of_one_fit(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def read(self: Any, *args: Any, **named: Any) -> Any:
-        own = self.__dict__
-        forest = own.get("forest_")
+        attributes = self.__dict__
+        forest = attributes.get("forest_")
         try:
             result = method(self, *args, **named)
         except Exception:
-            if own.get("forest_") is forest:
+            if attributes.get("forest_") is forest:
                 raise
         else:
-            if own.get("forest_") is forest:
+            if attributes.get("forest_") is forest:
                 return result
         with self._turns.reading():
             return method(self, *args, **named)

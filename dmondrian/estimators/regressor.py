@@ -71,14 +71,14 @@ class ForestRegressor(RegressorMixin, BaseForest):
     ) -> Self:
         """Do what :meth:`fit` does; ``times`` are those of estimators that take them."""
         budget = budget_of(time_budget)
-        with self._learner(anew=True) as one:
-            X, y, w = one._validate_rows(X, y, sample_weight, first=True, numeric=True)
+        with self._learner(anew=True) as learner:
+            X, y, w = learner._validate_rows(X, y, sample_weight, first=True, numeric=True)
             n = rows_of(max_rows, len(y))
             check_some_weight(w if w is None else w[:n])
             y = _bounded(y)
-            one._take_times(times, len(y))
-            one._check_budget(budget)
-            one._learn_all(X[:n], y[:n], None if w is None else w[:n], 0)
+            learner._take_times(times, len(y))
+            learner._check_budget(budget)
+            learner._learn_all(X[:n], y[:n], None if w is None else w[:n], 0)
         return self
 
     @row_by_row
@@ -89,16 +89,16 @@ class ForestRegressor(RegressorMixin, BaseForest):
 
     def _fit_more(self, X: Any, y: Any, sample_weight: Any, times: Any = None) -> Self:
         """Do what :meth:`partial_fit` does; ``times`` are those of estimators that take them."""
-        with self._learner(anew=False) as one:
-            first = one is not self
+        with self._learner(anew=False) as learner:
+            first = learner is not self
             if first:
-                one._check_stream()
+                learner._check_stream()
             else:
-                one._check_unchanged()
-            X, y, w = one._validate_rows(X, y, sample_weight, first=first, numeric=True)
+                learner._check_unchanged()
+            X, y, w = learner._validate_rows(X, y, sample_weight, first=first, numeric=True)
             y = _bounded(y)
-            one._take_times(times, len(y))
-            one._learn(X, y, w, 0, first=first)
+            learner._take_times(times, len(y))
+            learner._learn(X, y, w, 0, first=first)
         return self
 
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:

@@ -39,17 +39,17 @@ def checked_times(times: Any, n: int, period: Period) -> np.ndarray:
     DataError
         If there is not one for each row, or one is missing.
     """
-    given = _as_array(times)
-    if given.shape != (n,):
-        raise DataError(f"times.shape == {given.shape}, expected {(n,)}: one time per row")
-    if given.dtype.kind == "O":
-        given = _of_objects(given)
-    if given.dtype.kind not in "Miuf":
+    array = _as_array(times)
+    if array.shape != (n,):
+        raise DataError(f"times.shape == {array.shape}, expected {(n,)}: one time per row")
+    if array.dtype.kind == "O":
+        array = _of_objects(array)
+    if array.dtype.kind not in "Miuf":
         raise ParameterError(
-            f"times of dtype {given.dtype} are neither dates nor numbers: convert texts to "
+            f"times of dtype {array.dtype} are neither dates nor numbers: convert texts to "
             'datetime64 (np.array(times, "datetime64[us]") or pandas.to_datetime)'
         )
-    is_dated = given.dtype.kind == "M"
+    is_dated = array.dtype.kind == "M"
     if is_dated != period.is_dated:
         raise ParameterError(
             f'delay="{period.in_words}" is a length of time, and times are numbers: give times as '
@@ -58,20 +58,20 @@ def checked_times(times: Any, n: int, period: Period) -> np.ndarray:
             else f'delay="{period.in_words}" is in units of numbers, and times are dates: give '
             'delay with a unit, such as "7 days"'
         )
-    missing = np.isnat(given) if is_dated else ~np.isfinite(given)
+    missing = np.isnat(array) if is_dated else ~np.isfinite(array)
     if missing.any():
         row = int(np.argmax(missing))
-        raise DataError(f"times[{row}] is {given[row]}: expected a time for each row")
+        raise DataError(f"times[{row}] is {array[row]}: expected a time for each row")
     if (
-        given.dtype.kind in "iu"
-        and len(given)
-        and max(abs(int(given.min())), int(given.max())) > _WHOLE
+        array.dtype.kind in "iu"
+        and len(array)
+        and max(abs(int(array.min())), int(array.max())) > _WHOLE
     ):
         raise DataError(
-            f"times reach from {given.min()} to {given.max()}, and double precision has no whole "
+            f"times reach from {array.min()} to {array.max()}, and double precision has no whole "
             "numbers beyond 2^53: subtract the first time from all"
         )
-    return microseconds_of(given) if is_dated else given.astype(np.float64)
+    return microseconds_of(array) if is_dated else array.astype(np.float64)
 
 
 def _as_array(times: Any) -> np.ndarray:
@@ -81,11 +81,11 @@ def _as_array(times: Any) -> np.ndarray:
     return np.asarray(times)
 
 
-def _of_objects(given: np.ndarray) -> np.ndarray:
+def _of_objects(objects: np.ndarray) -> np.ndarray:
     """Return datetimes and dates as datetime64, with zones in UTC; other objects as they are."""
-    found = np.empty(len(given), "datetime64[us]")
+    converted = np.empty(len(objects), "datetime64[us]")
     zones = set()
-    for i, value in enumerate(given.tolist()):
+    for i, value in enumerate(objects.tolist()):
         if _is_missing(value):
             raise DataError(f"times[{i}] is missing: expected a time for each row")
         if isinstance(value, np.datetime64):
@@ -93,14 +93,14 @@ def _of_objects(given: np.ndarray) -> np.ndarray:
         elif isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
             value = datetime.datetime(value.year, value.month, value.day)
         if not isinstance(value, datetime.datetime):
-            return given
+            return objects
         zones.add(value.tzinfo is not None)
         if value.tzinfo is not None:
             value = value.astimezone(datetime.UTC).replace(tzinfo=None)
-        found[i] = np.datetime64((value - _EPOCH) // _MICROSECOND, "us")
+        converted[i] = np.datetime64((value - _EPOCH) // _MICROSECOND, "us")
     if len(zones) > 1:
         raise DataError("some times have a time zone and others have none: give all of them one")
-    return found
+    return converted
 
 
 def _is_missing(value: Any) -> bool:

@@ -80,21 +80,21 @@ class StreamFollowing(BaseForest):
 
     def _check_experts(self) -> None:
         """Refuse experts that there are not, or not in this forest."""
-        given = tuple(self.experts)
-        if given not in (EXPERTS[:1], EXPERTS[:2], EXPERTS):
+        experts = tuple(self.experts)
+        if experts not in (EXPERTS[:1], EXPERTS[:2], EXPERTS):
             raise ParameterError(
-                f"experts={given!r} are not experts of a forest: expected {EXPERTS[:1]!r}, "
+                f"experts={experts!r} are not experts of a forest: expected {EXPERTS[:1]!r}, "
                 f"{EXPERTS[:2]!r} for boosted sets beside Mondrian trees, or {EXPERTS!r} for trees "
                 "with scales found on the rows kept for these sets, too"
             )
-        if self.drift is None and given != EXPERTS[:1]:
+        if self.drift is None and experts != EXPERTS[:1]:
             raise ParameterError(
-                f'experts={given!r} is of drift="follow": these experts are mixed with trees by '
+                f'experts={experts!r} is of drift="follow": these experts are mixed with trees by '
                 "weights that follow the stream, and this forest has none; choose "
                 f'drift="follow", or leave experts at {EXPERTS[:1]!r}'
             )
 
-        if constrains(self.monotonic_cst) and "boosted" not in given:
+        if constrains(self.monotonic_cst) and "boosted" not in experts:
             raise ParameterError(
                 f"monotonic_cst={self.monotonic_cst!r} binds boosted sets, and this forest has "
                 'none: choose drift="follow" and experts=("mondrian", "boosted"), or leave '
@@ -259,8 +259,8 @@ class StreamFollowing(BaseForest):
             if not isinstance(forest, DriftForest):
                 return None
             if issparse(X):
-                found: np.ndarray = answered_in_parts(self._following_outputs, X)
-                return found
+                outputs: np.ndarray = answered_in_parts(self._following_outputs, X)
+                return outputs
             rows = self._check_rows(X)
             return forest.predict_mixture(rows, self._n_threads(len(rows)))
 
@@ -270,8 +270,8 @@ class StreamFollowing(BaseForest):
             self.forest_.labels_are_known = True
         rows = getattr(self.forest_, "rows_so_far", None)
         if rows is not None and not rows["learned"] and rows["waiting"]:
-            its = self.forest_.parameters.following
-            warnings.warn(nothing_learned(rows["waiting"], its), stacklevel=2)
+            following = self.forest_.parameters.following
+            warnings.warn(nothing_learned(rows["waiting"], following), stacklevel=2)
         if (unsorted := late_in_words(self.n_late_, self.n_samples_fit_)) is not None:
             warnings.warn(unsorted, stacklevel=2)
 
@@ -308,8 +308,8 @@ class StreamFollowing(BaseForest):
 
     @in_one_state
     def _mean_of_rows(self, X: Any) -> np.ndarray:
-        found = self._following_outputs(X)
-        return super()._mean_of_rows(X) if found is None else found
+        outputs = self._following_outputs(X)
+        return super()._mean_of_rows(X) if outputs is None else outputs
 
     @property
     def n_waiting_(self) -> int:

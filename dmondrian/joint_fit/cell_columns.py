@@ -36,8 +36,8 @@ def leaves_of(
     # Nobody is asked about statistics: the types of other forests have kernels already.
     chosen = Policies(growth, Moments(MOMENTS), Cell(True), Leaf(False))
     at = np.array([lifetime or ensemble.parameters.realised_lifetime])
-    found: np.ndarray = ensemble.answers(X, chosen, at, 1)[:, :, 0, 0].T.astype(np.int64)
-    return found
+    leaves: np.ndarray = ensemble.answers(X, chosen, at, 1)[:, :, 0, 0].T.astype(np.int64)
+    return leaves
 
 
 def presence_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
@@ -51,8 +51,8 @@ def presence_of(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:
     growth = ensemble.policies.growth._replace(expected=True)
     chosen = Policies(growth, Moments(MOMENTS), Occupied(1.0), Leaf(False))
     at = np.array([ensemble.parameters.realised_lifetime])
-    found: np.ndarray = ensemble.answers(X, chosen, at, 1)[:, :, 0, 0].T
-    return np.ascontiguousarray(found)
+    probabilities: np.ndarray = ensemble.answers(X, chosen, at, 1)[:, :, 0, 0].T
+    return np.ascontiguousarray(probabilities)
 
 
 def are_parted(ensemble: Ensemble, X: np.ndarray) -> np.ndarray:

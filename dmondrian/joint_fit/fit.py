@@ -78,14 +78,14 @@ def fit_tree_by_tree(
     weights = np.ones(len(y)) if w is None else np.asarray(w, np.float64)
     mean = weights @ targets / weights.sum()
     learned = weights > 0.0
-    leaves, own = leaves_of(ensemble, X[learned]), weights[learned]
+    leaves, learned_weights = leaves_of(ensemble, X[learned]), weights[learned]
     for t, tree in enumerate(ensemble.store.trees):
         used = int(tree.head_i[nodes.N_NODES])
         stat, cells = tree.d[:used], leaves[:, t]
         stat[:, [MARK, BATCH_WEIGHT, WEIGHT]] = 0.0
-        stat[:, WEIGHT] = np.bincount(cells, own, used)
+        stat[:, WEIGHT] = np.bincount(cells, learned_weights, used)
         for c, value in enumerate(mean):
-            residuals = own * (targets[learned, c] - value)
+            residuals = learned_weights * (targets[learned, c] - value)
             stat[:, VALUE + 2 * c] = value
             stat[:, RESIDUAL + 2 * c] = np.bincount(cells, residuals, used)
         root = tree.head_i[nodes.ROOT]  # what cells without rows forecast

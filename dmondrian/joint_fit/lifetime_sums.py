@@ -82,10 +82,10 @@ class Averaged(Exact):
         for start in range(0, len(y), AT_ONCE):
             self._check_memory('lifetime="average"')
             part = slice(start, start + AT_ONCE)
-            own = None if w is None else w[part]
-            Ensemble.update(ensemble, X[part], np.zeros(len(y[part])), own, n_threads)
+            weights = None if w is None else w[part]
+            Ensemble.update(ensemble, X[part], np.zeros(len(y[part])), weights, n_threads)
             split_in_full(ensemble)
-            self.count(ensemble, X[part], y[part], own)
+            self.count(ensemble, X[part], y[part], weights)
         self.write_values(ensemble)
         return len(y)
 
@@ -115,8 +115,8 @@ class Averaged(Exact):
         fresh = fresh[np.sort(np.unique(fresh, return_index=True)[1])]
         known[fresh] = len(self._cells[0]) + np.arange(len(fresh))
         self._cells = np.concatenate([self._cells, np.stack(np.divmod(fresh, size))], axis=1)
-        found: np.ndarray = known[at].reshape(leaves.shape)
-        return found
+        columns: np.ndarray = known[at].reshape(leaves.shape)
+        return columns
 
     def write_values(self, ensemble: Ensemble) -> None:
         """Write the averages of all cells into the trees."""
@@ -161,13 +161,13 @@ class Averaged(Exact):
             shares = self.path.shares
         assert shares is not None  # of an average
         shares = np.where(shares < _NEGLIGIBLE, 0.0, shares)
-        found, noise = np.zeros(len(X)), np.zeros(1)
+        variances, noise = np.zeros(len(X)), np.zeros(1)
         centred = means - self._moments[1] / self._moments[0]
         for start in range(0, len(X), _ASKED):
             part, noise = slice(start, start + _ASKED), np.zeros(1)
-            spread = Spread(shares, np.ascontiguousarray(centred[part]), found[part], noise)
+            spread = Spread(shares, np.ascontiguousarray(centred[part]), variances[part], noise)
             self._swept(ensemble, X[part], None, spread)
-        return found, float(noise[0])
+        return variances, float(noise[0])
 
     def beside(self) -> dict[str, Any]:
         """Return what is stored beside the state, JSON-able: all that is known of rows."""

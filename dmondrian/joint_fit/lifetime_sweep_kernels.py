@@ -333,8 +333,8 @@ def add_spread(fit, c, share, square, ridge, spread):
         for s in range(c):
             within += fit.solved[s, r] * fit.solved[s, r]
         apart = forecast / n_trees - spread.means[r]
-        own = square * (ridge * within + absent) / n_trees
-        spread.variances[r] += share * (apart * apart + own)
+        variance = square * (ridge * within + absent) / n_trees
+        spread.variances[r] += share * (apart * apart + variance)
     spread.noise[0] += share * square * ridge
 
 

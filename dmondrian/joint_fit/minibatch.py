@@ -72,13 +72,13 @@ def learn_batches(
         for start in range(0, len(y), LARGEST_BATCH):
             part = slice(start, start + LARGEST_BATCH)
             cells = _cells_of(ensemble, X[part])
-            own = None if w is None else w[part]
-            apply_in_batches(ensemble, cells, np.arange(cells.shape[1]), y[part], own)
+            weights = None if w is None else w[part]
+            apply_in_batches(ensemble, cells, np.arange(cells.shape[1]), y[part], weights)
         return
     for start, stop in pieces(n_rows_of(ensemble), len(y), joint_of(ensemble).batch_size):
-        own = None if w is None else w[start:stop]
-        piece = add_rows(ensemble, X[start:stop], own, n_threads)
-        apply_targets(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.store))
+        weights = None if w is None else w[start:stop]
+        piece = add_rows(ensemble, X[start:stop], weights, n_threads)
+        apply_targets(ensemble, piece, y[start:stop], weights, piece.sums / len(ensemble.store))
 
 
 def apply_in_batches(
@@ -89,9 +89,9 @@ def apply_in_batches(
     ``cells`` int64 [T, .], ``rows`` int64 [n], places in it; ``y``, ``w`` [n].
     """
     for start, stop in pieces(n_rows_of(ensemble), len(y), joint_of(ensemble).batch_size):
-        own = None if w is None else w[start:stop]
+        weights = None if w is None else w[start:stop]
         piece = predictions_of(ensemble, cells, rows[start:stop])
-        apply_targets(ensemble, piece, y[start:stop], own, piece.sums / len(ensemble.store))
+        apply_targets(ensemble, piece, y[start:stop], weights, piece.sums / len(ensemble.store))
 
 
 class Piece(NamedTuple):
@@ -122,8 +122,8 @@ def add_rows(
         n_outputs = joint_of(ensemble).n_outputs
         begin_at_roots(stat, ensemble.store.addresses, trees[0].columns, n_outputs)
     known = [int(tree.head_i[nodes.N_NODES]) for tree in ensemble.store.trees]
-    own = None if w is None else w[done:]
-    Ensemble.update(ensemble, X[done:], np.zeros(len(X) - done), own, n_threads)
+    weights = None if w is None else w[done:]
+    Ensemble.update(ensemble, X[done:], np.zeros(len(X) - done), weights, n_threads)
     for tree, first in zip(ensemble.store.trees, known, strict=True):
         _forget_above(tree, first)
     return predictions_of(ensemble, _cells_of(ensemble, X), np.arange(len(X)))

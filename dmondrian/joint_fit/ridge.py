@@ -104,10 +104,14 @@ class Exact:
             if most <= 0:
                 break
             part = slice(done, done + min(most, len(y) - done))
-            own = None if w is None else w[part]
-            columns = grow_columns(ensemble, X[part], own, n_threads, self.n_columns)
+            part_weights = None if w is None else w[part]
+            columns = grow_columns(ensemble, X[part], part_weights, n_threads, self.n_columns)
             targets = as_targets(y[part], self._joint.n_outputs)
-            weights = np.ones(len(targets)) if own is None else np.array(own, np.float64)
+            weights = (
+                np.ones(len(targets))
+                if part_weights is None
+                else np.array(part_weights, np.float64)
+            )
             self._take(columns, targets, weights)
             note_rows(ensemble, len(targets), targets[weights > 0.0])
             done = part.stop
@@ -158,9 +162,9 @@ class Exact:
             return
         if self._moments[0] == 0.0:
             self._squares[0] = targets[learned[0]]
-        own = weights[learned, None] * (targets[learned] - self._squares[0]) ** 2
+        squares = weights[learned, None] * (targets[learned] - self._squares[0]) ** 2
         # Running sums: those of NumPy's sum would depend on the cuts between calls.
-        self._squares[1] = np.cumsum(np.concatenate([self._squares[1:], own]), axis=0)[-1]
+        self._squares[1] = np.cumsum(np.concatenate([self._squares[1:], squares]), axis=0)[-1]
 
     def _grow_sums(self) -> None:
         c, capacity = self.n_columns, len(self._sums)
@@ -205,9 +209,9 @@ class Exact:
             )
         mean = self._moments[1:] / self._moments[0]
         B = self._targets[:, :c] - mean[:, None] * np.diag(self._sums)[:c]
-        found = np.empty_like(B)
-        solve(self._factor, c, np.ascontiguousarray(B), found)
-        return mean, found
+        cell_values = np.empty_like(B)
+        solve(self._factor, c, np.ascontiguousarray(B), cell_values)
+        return mean, cell_values
 
     def centred_squares(self) -> float:
         """Return the sum of squares of all labels less their mean.
@@ -231,9 +235,12 @@ class Exact:
         if self._joint.scale is not None:
             return self._joint.scale**2
         squares, n = self.centred_squares(), float(self._moments[0]) * self._joint.n_outputs
-        mean, found = self.values()
-        B = self._targets[:, : self.n_columns] - mean[:, None] * np.diag(self._sums)[: len(found.T)]
-        left = max(squares - math.fsum((B * found).ravel()) / self._n_trees, 0.0)
+        mean, cell_values = self.values()
+        B = (
+            self._targets[:, : self.n_columns]
+            - mean[:, None] * np.diag(self._sums)[: len(cell_values.T)]
+        )
+        left = max(squares - math.fsum((B * cell_values).ravel()) / self._n_trees, 0.0)
         return left / self._joint.ridge / (n - 2.0) if n > 2.0 else math.inf
 
     def variances(
@@ -249,24 +256,24 @@ class Exact:
         """
         with self._lock:
             square, inverse = self.square_of_scale(), self._inverse_matrix()
-            found = self.values()[1]
+            cell_values = self.values()[1]
         columns, present = columns_of(ensemble, X), presence_of(ensemble, X)
         within, absent = np.zeros((2, len(X)))
         add_quadratics(inverse, columns, present, within, absent)
-        values = np.where(columns >= 0, found[0, columns], 0.0)
+        values = np.where(columns >= 0, cell_values[0, columns], 0.0)
         parted = present * (1.0 - present) * values**2
-        own = square * (self._joint.ridge * within + absent) / self._n_trees
+        variance = square * (self._joint.ridge * within + absent) / self._n_trees
         # One tree after the other: how NumPy adds along rows depends on how many there are.
         between = np.cumsum(parted, axis=1)[:, -1] / self._n_trees**2
-        return own + between, square * self._joint.ridge
+        return variance + between, square * self._joint.ridge
 
     def _inverse_matrix(self) -> np.ndarray:
         """Return A^{-1}, float64 [c, c], kept until more rows are learned."""
         if self._inverse is None:
             self._update_factor()
-            found = np.empty((self.n_columns, self.n_columns))
-            solve(self._factor, self.n_columns, np.eye(self.n_columns), found)
-            self._inverse = found
+            inverse = np.empty((self.n_columns, self.n_columns))
+            solve(self._factor, self.n_columns, np.eye(self.n_columns), inverse)
+            self._inverse = inverse
         return self._inverse
 
     def write_values(self, ensemble: Ensemble) -> None:
@@ -286,7 +293,7 @@ class Exact:
         """Return the state as a JSON-able dict."""
         c, upper = self.n_columns, np.triu_indices(self._n_fresh)
         rows = [row for rows, _ in self._since for row in rows]
-        weights = [weight for _, own in self._since for weight in own]
+        weights = [weight for _, row_weights in self._since for weight in row_weights]
         return {
             "n_rows": self.n_rows,
             "n_columns": c,
@@ -313,10 +320,10 @@ class Exact:
         self._squares = None
         try:
             if stored is not None and "squares" in stored:
-                found = unpacked(stored["squares"]).reshape(2, self._joint.n_outputs)
-                if (found[1] < 0.0).any():
+                squares = unpacked(stored["squares"]).reshape(2, self._joint.n_outputs)
+                if (squares[1] < 0.0).any():
                     raise CorruptError("the sums of squares of a kernel are negative")
-                self._squares = found.copy()
+                self._squares = squares.copy()
         except (KeyError, TypeError, ValueError, zlib.error, binascii.Error) as error:
             raise CorruptError(f"the sums of a kernel cannot be read: {error}") from None
 
@@ -361,7 +368,7 @@ class Exact:
         return exact
 
 
-def write_cells(ensemble: Ensemble, mean: np.ndarray, found: np.ndarray) -> None:
+def write_cells(ensemble: Ensemble, mean: np.ndarray, cell_values: np.ndarray) -> None:
     """Write cells' values less the ``mean`` [k], float64 [k, c] by column; roots have the mean."""
     for tree in ensemble.store.trees:
         n = int(tree.head_i[nodes.N_NODES])
@@ -370,7 +377,7 @@ def write_cells(ensemble: Ensemble, mean: np.ndarray, found: np.ndarray) -> None
         root = int(tree.head_i[nodes.ROOT])
         for k in range(len(mean)):
             tree.d[root, VALUE + 2 * k] = mean[k]
-            tree.d[cells, VALUE + 2 * k] = mean[k] + found[k, mark[cells] - 1]
+            tree.d[cells, VALUE + 2 * k] = mean[k] + cell_values[k, mark[cells] - 1]
         tree.d[cells, WEIGHT] = tree.d[cells, nodes.STAT]
         tree.d[root, WEIGHT] = tree.d[root, nodes.STAT]
 

@@ -41,7 +41,7 @@ def cuts_of(
 
     The trees must have taken in the rows, or the ``finest`` cells, which are the first "rows" then.
     """
-    given = without_boxes(read_only(X))
+    encoded_rows = without_boxes(read_only(X))
     used = [int(tree.head_i[nodes.N_NODES]) for tree in forest.store.trees]
     offsets = np.concatenate([[0], np.cumsum(used)]).astype(np.int64)
     pairs, cells = (np.empty((0, 0)), np.empty((2, 0), np.int64)) if finest is None else finest
@@ -57,7 +57,7 @@ def cuts_of(
         right[span] = links[:, nodes.RIGHT] + span.start
         time[span], tree_of[span] = nodes.times_of(tree), t
         leaves[:p] = np.where(cells[0] == t, cells[1], -1)
-        write_leaves(tree, given, leaves[p:])
+        write_leaves(tree, encoded_rows, leaves[p:])
         sort_rows(tree, leaves, first[span], last[span], rows[t])
     roots = np.array([tree.head_i[nodes.ROOT] for tree in forest.store.trees]) + offsets[:-1]
     cut = np.flatnonzero(np.isfinite(time) & (time <= until))

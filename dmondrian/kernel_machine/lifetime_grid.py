@@ -151,10 +151,10 @@ def grid_of(realised: float, end: float) -> Iterator[float]:
     Quotients and products: a power might be another one on another processor.
     """
     first, has_end = _FIRST * realised, end < math.inf
-    found = [end if has_end else first]
-    while found[-1] > first:
-        found.append(found[-1] / _STEP)
-    yield from reversed(found)
+    descending = [end if has_end else first]
+    while descending[-1] > first:
+        descending.append(descending[-1] / _STEP)
+    yield from reversed(descending)
     for _ in range(0 if has_end else _MOST_STEPS):
         first *= _STEP
         yield first
@@ -170,10 +170,10 @@ def until_worse(
     """
     kept: list[tuple[float, int, float]] = []
     errors: list[float] = []
-    for one in tried:
-        kept.append(one)
-        errors.append(one[2])
-        if one[1] > most or known < 2:
+    for trial in tried:
+        kept.append(trial)
+        errors.append(trial[2])
+        if trial[1] > most or known < 2:
             break
         if len(errors) > _PATIENCE and min(errors[-_PATIENCE:]) > _WORSE * min(errors):
             break

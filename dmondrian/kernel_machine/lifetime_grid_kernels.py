@@ -44,15 +44,15 @@ def cut_cells(stat, table, columns, cuts, offsets, cells, weights, first, last):
         v = cuts.nodes[at]
         t, left, right = cuts.tree[v], cuts.left[v], cuts.right[v]
         tree, offset = tree_at(table, t, columns, unowned(scratch)), offsets[t]
-        own = v - offset
+        node = v - offset
         for c in range((tree.n_stats - FIRST_VALUE) // 2):
-            tree.d[own, VALUE + 2 * c] = value_of(stat, tree, own, c)
-            tree.d[own, RESIDUAL + 2 * c] = 0.0
-        tree.d[own, MARK] = 0.0
+            tree.d[node, VALUE + 2 * c] = value_of(stat, tree, node, c)
+            tree.d[node, RESIDUAL + 2 * c] = 0.0
+        tree.d[node, MARK] = 0.0
         at_left = move(cuts, cells, left, left - offset, weights)
         at_right = move(cuts, cells, right, right - offset, weights)
-        hand_on(tree, own, left - offset, at_left, at_left + at_right)
-        hand_on(tree, own, right - offset, at_right, at_left + at_right)
-        tree.i[own, LEFT] = left - offset
+        hand_on(tree, node, left - offset, at_left, at_left + at_right)
+        hand_on(tree, node, right - offset, at_right, at_left + at_right)
+        tree.i[node, LEFT] = left - offset
         gained += at_left > 0.0 and at_right > 0.0
     return gained

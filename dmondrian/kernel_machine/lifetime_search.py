@@ -182,5 +182,5 @@ def labels_of(
     mean = np.array([math.fsum(weights * column) for column in targets.T]) / total
     centred = np.ascontiguousarray(targets - mean)
     squares = math.fsum(math.fsum(weights * column**2) for column in centred.T)
-    own = np.array(weights, np.float64)
-    return Labels(centred, own, held, total, squares, scale or 0.0), mean
+    row_weights = np.array(weights, np.float64)
+    return Labels(centred, row_weights, held, total, squares, scale or 0.0), mean

@@ -97,10 +97,10 @@ def forecast_and_learn_all(
         each = ensemble.tree_lifetimes() if kind == LIFETIMES else None
         for start in range(first, last, most):
             part = slice(start, min(start + most, last))
-            own = None if w is None else w[part]
+            part_weights = None if w is None else w[part]
             rows, lifetimes = collector.begin(part, each)
             ensemble.ask_and_learn(
-                X[part], y[part], own, n_threads, rows - start, lifetimes, collector.take
+                X[part], y[part], part_weights, n_threads, rows - start, lifetimes, collector.take
             )
             collector.end()
     if may_be_last:
@@ -223,8 +223,8 @@ class _Collector:
             return Forecasts(summed, None)
         origin, known = self._ensemble.store.origin, self._known
         of_sums = units(known, origin) if self._ensemble.parameters.gives_label_variance else known
-        found = self._found
-        sampled = Sampled(found, self._before[found], self._hits[found], self._sampled, of_sums)
+        rows = self._found
+        sampled = Sampled(rows, self._before[rows], self._hits[rows], self._sampled, of_sums)
         return Forecasts(summed, sampled)
 
 
@@ -264,9 +264,11 @@ def _by_slices(
         if ensemble.total_weight > 0.0:
             life = ensemble.parameters.lifetime_at(ensemble.total_weight)
             chosen = ensemble.policies._replace(rule=GaussianHierarchy(life, False))
-            found = ensemble.answers(X[part], chosen, np.array([life]), ensemble.predictor.width)
-            answers = found[:, :, 0, :k]
-        for key, own in pairwise.partial_sums(numbers, list(answers)).items():
-            sums[key][part] = own
+            tree_answers = ensemble.answers(
+                X[part], chosen, np.array([life]), ensemble.predictor.width
+            )
+            answers = tree_answers[:, :, 0, :k]
+        for key, partial_sum in pairwise.partial_sums(numbers, list(answers)).items():
+            sums[key][part] = partial_sum
         ensemble.update(X[part], y[part], None if w is None else w[part], n_threads)
     return sums

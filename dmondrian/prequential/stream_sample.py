@@ -99,14 +99,14 @@ def forecast_and_learn(
     before, hits = np.empty(len(X)), np.empty(len(X))
     weights = read_only(np.empty(0) if w is None else w)
     write_hits(ensemble.total_weight, weights, DENSITY, before, hits)
-    found = np.flatnonzero(hits)
-    lifetimes = ensemble.parameters.lifetimes_at(before[found])
+    sampled_rows = np.flatnonzero(hits)
+    lifetimes = ensemble.parameters.lifetimes_at(before[sampled_rows])
     kept: list[tuple[np.ndarray, np.ndarray]] = []
     start = 0
     at_once = max(_AT_ONCE, _NUMBERS // ensemble.predictor.sample_output.width)
-    for first in range(0, max(len(found), 1), at_once):
+    for first in range(0, max(len(sampled_rows), 1), at_once):
         chunk = slice(first, first + at_once)
-        stop = int(found[chunk.stop]) if chunk.stop < len(found) else len(X)
+        stop = int(sampled_rows[chunk.stop]) if chunk.stop < len(sampled_rows) else len(X)
         chunk_weights = None if w is None else w[start:stop]
         kept.append(
             ensemble.answer_and_learn(
@@ -114,7 +114,7 @@ def forecast_and_learn(
                 y[start:stop],
                 chunk_weights,
                 n_threads,
-                found[chunk] - start,
+                sampled_rows[chunk] - start,
                 lifetimes[chunk],
             )
         )
@@ -122,4 +122,4 @@ def forecast_and_learn(
     if may_be_last:
         ensemble.give_back()
     sums, units = (np.concatenate(parts) for parts in zip(*kept, strict=True))
-    return Sampled(found, before[found], hits[found], sums, units)
+    return Sampled(sampled_rows, before[sampled_rows], hits[sampled_rows], sums, units)

@@ -162,8 +162,8 @@ class _ScoringTrial(Trial):
         """
         if not self.parameters.n_classes:
             return y - forecast.total[:, 0] / forecast.n_trees
-        own = forecast.total[np.arange(len(y)), y.astype(np.int64)]
-        return forecast.n_trees / np.maximum(own, np.finfo(float).tiny)
+        of_label = forecast.total[np.arange(len(y)), y.astype(np.int64)]
+        return forecast.n_trees / np.maximum(of_label, np.finfo(float).tiny)
 
 
 def learn_scales(
@@ -187,38 +187,38 @@ def learn_scales(
     if np.count_nonzero(varies) < 2:
         return None  # the largest scale is 1
     prepared = arranged(parameters, X)
-    given = X if prepared is None else prepared
+    values = X if prepared is None else prepared
     aggregated = _aggregated(parameters)
-    in_units = given, _in_units(y, parameters.n_classes), w
+    in_units = values, _in_units(y, parameters.n_classes), w
     is_wide = parameters.n_features > _WIDEST
     steps = _STEPS_ALONE if is_wide and is_last else _STEPS
-    plain, found = _by_score(aggregated, varies, in_units, steps, n_threads)
-    judging = in_units if aggregated is parameters else (given, y, w)
+    plain, scaled = _by_score(aggregated, varies, in_units, steps, n_threads)
+    judging = in_units if aggregated is parameters else (values, y, w)
     if aggregated is not parameters:
-        plain, found = (
-            _judge(parameters, one.log_scales, judging, n_threads) for one in (plain, found)
+        plain, scaled = (
+            _judge(parameters, judged.log_scales, judging, n_threads) for judged in (plain, scaled)
         )
     if not 0.0 < plain.loss < math.inf:
         return None  # there is nothing to gain, or nothing that can be compared
-    best = min(plain, found, key=lambda one: one.loss)
+    best = min(plain, scaled, key=lambda judged: judged.loss)
     if is_last:
         idle = _idle(parameters, varies, (X, *judging[1:]), n_threads)
         least = np.where(idle, _LEFT_OUT, _SMALLEST)
         if idle.any():
-            own = _levelled(np.where(idle, _LEFT_OUT, best.log_scales), varies, least)
-            without = _judge(parameters, own, judging, n_threads)
-            best = min(without, best, key=lambda one: one.loss)
+            levelled = _levelled(np.where(idle, _LEFT_OUT, best.log_scales), varies, least)
+            without = _judge(parameters, levelled, judging, n_threads)
+            best = min(without, best, key=lambda judged: judged.loss)
         if not is_wide:
             # Scales of trees that are tried are up to 2: the column is to be a float32 then.
             most = np.where(np.abs(X).max(axis=0) <= 0.5 * LARGEST_SCALE, np.inf, 0.0)
             later = _by_evolution(
                 parameters, best.log_scales, varies, (least, most), judging, n_threads
             )
-            plain, *others = (
+            plain, *candidates = (
                 _judge(parameters, log_scales, judging, n_threads, _JUDGES)
                 for log_scales in (plain.log_scales, best.log_scales, *later)
             )
-            best = min(others, key=lambda one: one.loss)
+            best = min(candidates, key=lambda judged: judged.loss)
     errors = _SURE if is_last and not is_wide else _SURE_BY_SCORE
     return best.scales if _is_better(best, plain, errors) else None
 
@@ -251,8 +251,8 @@ def _by_score(
         step = _KEPT * step + np.clip(towards, -_MOST, _MOST) / (1.0 + steps.shorter * k)
         log_scales = _levelled(log_scales + step, varies)
         last = _ScoringTrial(_scaled(parameters, log_scales), rows, n_threads)
-        found = _judged(log_scales, last, rows)
-        best, since = (found, 0) if found.loss < best.loss else (best, since + 1)
+        stepped = _judged(log_scales, last, rows)
+        best, since = (stepped, 0) if stepped.loss < best.loss else (best, since + 1)
         if since == steps.patience:
             break
     return plain, best
@@ -365,7 +365,7 @@ def _standard_error(values: np.ndarray) -> float:
         n = len(values) // size
         means = [math.fsum(block) / size for block in values[: n * size].reshape(n, size)]
         mean = math.fsum(means) / n
-        variance = math.fsum((one - mean) ** 2 for one in means) / n
+        variance = math.fsum((block_mean - mean) ** 2 for block_mean in means) / n
         largest, size = max(largest, math.sqrt(variance / n)), 2 * size
     return largest
 
@@ -408,8 +408,8 @@ def _gains(
     y, w, loss = read_only(rows[1][half:]), rows[2][half:], np.empty(len(rows[1]) - half)
     together, policy = np.add.reduce(tried), policies(parameters).loss
     gains = np.empty(len(steps))
-    for i, own in enumerate(tried):
-        write_losses(policy, together + own, len(steps) + 1, y, loss)
+    for i, tree_total in enumerate(tried):
+        write_losses(policy, together + tree_total, len(steps) + 1, y, loss)
         gains[i] = -math.fsum(loss * w)
     gains -= gains.max()
     return gains / max(-gains.min(), np.finfo(float).tiny)

@@ -56,24 +56,24 @@ def scores(
         What a row gains for a unit of the trees' mean forecast of it, times its weight.
     n_threads : int
     """
-    given = tuple(read_only(part) for part in (X, y, slopes, w))
+    data = tuple(read_only(part) for part in (X, y, slopes, w))
     loss, trees = ensemble.policies.loss, list(ensemble.trees)
     sizes = [int(tree.head_i[N_NODES]) for tree in trees]
-    found = [(np.zeros((m, 2)), np.zeros(m, np.int64)) for m in sizes]  # worth, weight; depth
+    node_sums = [(np.zeros((m, 2)), np.zeros(m, np.int64)) for m in sizes]  # worth, weight; depth
     deepest = [0] * len(trees)
 
     def walk(t: int) -> None:
-        way = np.empty((sizes[t], 3))
-        deepest[t] = add_advantages(loss, trees[t], *given, way, found[t][0])
+        path = np.empty((sizes[t], 3))
+        deepest[t] = add_advantages(loss, trees[t], *data, path, node_sums[t][0])
 
     run_threads(walk, range(len(trees)), n_threads)
     levels = np.zeros((max(deepest), 2))
-    for tree, (nodes, depths) in zip(trees, found, strict=True):
+    for tree, (nodes, depths) in zip(trees, node_sums, strict=True):
         add_levels(tree, nodes, depths, levels)
     sums = np.zeros((len(trees), 2, X.shape[1]))
 
     def add(t: int) -> None:
-        nodes, depths = found[t]
+        nodes, depths = node_sums[t]
         for part in chunks(trees[t]):
             bounds = read_only(np.concatenate(read_boxes(trees[t], part), axis=1))
             add_scores(trees[t], part.start, bounds, nodes, depths, levels, sums[t, 0], sums[t, 1])

@@ -17,7 +17,7 @@ from dmondrian.tree.scaled_float import stop_probability
 
 
 @kernel
-def add_advantages(loss, tree, X, y, slopes, weights, way, nodes):
+def add_advantages(loss, tree, X, y, slopes, weights, path, nodes):
     """Add to each split what going on below it was worth to rows; return the deepest split + 1.
 
     With p_v what the loss looks at in the forecast of node v, b_v that of the mixture over prunings
@@ -30,7 +30,7 @@ def add_advantages(loss, tree, X, y, slopes, weights, way, nodes):
     y : float64 [n]
     slopes, weights : float64 [n]
         What a row gains for a unit of its forecast, times its weight; its weight.
-    way : float64 [m, 3]
+    path : float64 [m, 3]
         Scratch: node, its share of going on, its forecast.
     nodes : float64 [m, 2]
         Sums of slope a_v and of weight r_v are added here.
@@ -40,19 +40,19 @@ def add_advantages(loss, tree, X, y, slopes, weights, way, nodes):
         v, depth, rest = np.int64(tree.head_i[ROOT]), np.int64(0), 1.0
         while tree.i[v, LEFT] >= 0:
             rest *= 1.0 - stop_probability(tree, np.uint64(v))
-            way[depth, 0], way[depth, 1] = np.float64(v), rest
-            way[depth, 2] = forecast_at(loss, tree, np.uint64(v), y[r])
+            path[depth, 0], path[depth, 1] = np.float64(v), rest
+            path[depth, 2] = forecast_at(loss, tree, np.uint64(v), y[r])
             goes_left = X[r, tree.i[v, FEATURE]] <= tree.f[v, THRESHOLD]
             v = np.int64(tree.i[v, LEFT] if goes_left else tree.i[v, RIGHT])
             depth += 1
         deepest = max(deepest, depth)
         below = forecast_at(loss, tree, np.uint64(v), y[r])
         for level in range(depth - 1, -1, -1):
-            u, rest, own = np.int64(way[level, 0]), way[level, 1], way[level, 2]
-            nodes[u, 0] += slopes[r] * rest * (below - own)
+            u, rest, forecast = np.int64(path[level, 0]), path[level, 1], path[level, 2]
+            nodes[u, 0] += slopes[r] * rest * (below - forecast)
             nodes[u, 1] += weights[r] * rest
             stop = stop_probability(tree, np.uint64(u))
-            below = stop * own + (1.0 - stop) * below
+            below = stop * forecast + (1.0 - stop) * below
     return deepest
 
 

@@ -80,11 +80,11 @@ def weight_norms(
     has_node = predicting >= 0
     places = who[has_node], predicting[has_node]
     chosen = sparse.csr_matrix((share[has_node], places), (len(X), members.shape[0]))
-    found = np.empty(len(X))
+    norms = np.empty(len(X))
     for start in range(0, len(X), _CHUNK):
         weights = chosen[start : start + _CHUNK] @ members
-        found[start : start + _CHUNK] = sparse.linalg.norm(weights, axis=1)
-    return found
+        norms[start : start + _CHUNK] = sparse.linalg.norm(weights, axis=1)
+    return norms
 
 
 def _predicting_nodes(

@@ -114,32 +114,32 @@ class ForestDensity:
 
     def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Return independent draws, float32 [n, d]."""
-        found = [np.empty((0, self._ensemble.parameters.n_features), np.float32)]
-        n_found, n_drawn = 0, 0
+        draws = [np.empty((0, self._ensemble.parameters.n_features), np.float32)]
+        n_kept, n_drawn = 0, 0
         for _ in range(_MOST_ROUNDS):
-            if n_found >= n:
-                return np.concatenate(found)[:n]
-            which = rng.integers(len(self.trees), size=max(2 * (n - n_found), 64))
+            if n_kept >= n:
+                return np.concatenate(draws)[:n]
+            which = rng.integers(len(self.trees), size=max(2 * (n - n_kept), 64))
             counts = np.bincount(which, minlength=len(self.trees))
             drawn = np.concatenate([self._draw(t, c, rng) for t, c in enumerate(counts)])
             kept = np.log(rng.random(len(drawn))) < self._log_ratio(drawn)
             # In random order: the first of a sample would be all of the first tree.
-            found.append(rng.permutation(drawn[kept]))
-            n_found, n_drawn = n_found + int(kept.sum()), n_drawn + len(drawn)
+            draws.append(rng.permutation(drawn[kept]))
+            n_kept, n_drawn = n_kept + int(kept.sum()), n_drawn + len(drawn)
         raise ParameterError(
-            f"only {n_found} of {n_drawn} draws were kept: the trees hardly agree on where rows "
+            f"only {n_kept} of {n_drawn} draws were kept: the trees hardly agree on where rows "
             "are; use a shorter lifetime, fewer trees or more rows"
         )
 
     def _by_tree(self, X: np.ndarray) -> np.ndarray:
         """Return the log density of each tree, float64 [T, n]."""
-        found = np.empty((len(self.trees), len(X)))
+        log_density = np.empty((len(self.trees), len(X)))
         for start in range(0, len(X), _CHUNK):
             rows = slice(start, start + _CHUNK)
             nodes_of = self._nodes_of(X[rows])
             for t, tree in enumerate(self.trees):
-                found[t, rows] = tree.log_density[nodes_of[t]]
-        return found
+                log_density[t, rows] = tree.log_density[nodes_of[t]]
+        return log_density
 
     def _nodes_of(self, X: np.ndarray) -> np.ndarray:
         """Return the node whose cell has each row, int64 [T, n]; -1 in a cell without a node."""
@@ -165,13 +165,13 @@ class ForestDensity:
 
     def _draw_empty(self, t: int, n: int, rng: np.random.Generator) -> np.ndarray:
         """Return uniform draws from the cells without rows of one tree, float64 [n, d]."""
-        found = [np.empty((0, self._ensemble.parameters.n_features))]
-        while sum(map(len, found)) < n:
-            tried = rng.random((max(2 * n, 64), found[0].shape[1]))
+        draws = [np.empty((0, self._ensemble.parameters.n_features))]
+        while sum(map(len, draws)) < n:
+            tried = rng.random((max(2 * n, 64), draws[0].shape[1]))
             # Not by the density: one of a cell with rows may be as low as that of empty cells.
             at = self._nodes_of(tried.astype(np.float32))[t]
-            found.append(tried[self.trees[t].is_empty[at]])
-        return np.concatenate(found)[:n]
+            draws.append(tried[self.trees[t].is_empty[at]])
+        return np.concatenate(draws)[:n]
 
 
 class DensityAnswers:

@@ -66,15 +66,15 @@ def predict_quantiles(
     n_threads : int
         Threads over chunks of rows.
     """
-    found, levels = np.empty((len(X), len(levels))), read_only(levels)
+    quantiles, levels = np.empty((len(X), len(levels))), read_only(levels)
     scores = read_only(np.array([NormalDist().inv_cdf(level) for level in levels.tolist()]))
 
     def work(start: int) -> None:
         rows = slice(start, start + _CHUNK)
-        write_quantiles(_lists(forest, X[rows], lifetime), levels, scores, found[rows])
+        write_quantiles(_lists(forest, X[rows], lifetime), levels, scores, quantiles[rows])
 
     run_threads(work, range(0, len(X), _CHUNK), n_threads)
-    return found
+    return quantiles
 
 
 def mixture_std(forest: Ensemble, X: np.ndarray, lifetime: float) -> np.ndarray:
@@ -82,7 +82,7 @@ def mixture_std(forest: Ensemble, X: np.ndarray, lifetime: float) -> np.ndarray:
 
     The law of total variance over cells and trees. Arguments as of :func:`predict_quantiles`.
     """
-    found = np.empty(len(X))
+    stds = np.empty(len(X))
     for start in range(0, len(X), _CHUNK):
         rows = slice(start, start + _CHUNK)
         lists = _lists(forest, X[rows], lifetime)
@@ -92,8 +92,8 @@ def mixture_std(forest: Ensemble, X: np.ndarray, lifetime: float) -> np.ndarray:
         total = weight.sum(axis=(0, 2))
         center = (weight * mean).sum(axis=(0, 2)) / total
         square = weight * (std**2 + (mean - center[:, None]) ** 2)
-        found[rows] = np.sqrt(square.sum(axis=(0, 2)) / total)
-    return found
+        stds[rows] = np.sqrt(square.sum(axis=(0, 2)) / total)
+    return stds
 
 
 def _lists(forest: Ensemble, X: np.ndarray, lifetime: float) -> np.ndarray:
@@ -103,8 +103,8 @@ def _lists(forest: Ensemble, X: np.ndarray, lifetime: float) -> np.ndarray:
     chosen, lifetimes = forest.policies._replace(rule=rule), np.array([lifetime])
     capacity = _FIRST_CAPACITY
     while True:
-        found = forest.answers(X, chosen, lifetimes, LIST_HEAD + GAUSSIAN * capacity)[:, :, 0]
-        needed = int(found[..., 0].max(initial=0.0))
+        lists = forest.answers(X, chosen, lifetimes, LIST_HEAD + GAUSSIAN * capacity)[:, :, 0]
+        needed = int(lists[..., 0].max(initial=0.0))
         if needed <= capacity:
-            return np.ascontiguousarray(found)
+            return np.ascontiguousarray(lists)
         capacity = needed

@@ -47,15 +47,15 @@ def label_quantiles(
     n_threads : int
         Threads over chunks of rows.
     """
-    found = np.empty((len(X), len(levels)))
+    quantiles = np.empty((len(X), len(levels)))
 
     def work(start: int) -> None:
         rows = slice(start, start + _CHUNK)
         labels, weights = _mixtures(forest, X[rows], lifetimes)
-        found[rows] = _quantiles(labels, weights, levels)
+        quantiles[rows] = _quantiles(labels, weights, levels)
 
     run_threads(work, range(0, len(X), _CHUNK), n_threads)
-    return found
+    return quantiles
 
 
 def _mixtures(
@@ -83,7 +83,7 @@ def _quantiles(labels: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> n
     labels = np.take_along_axis(labels, order, axis=1)
     upto = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
     n_labels = np.isfinite(labels).sum(axis=1)
-    found = np.empty((len(labels), len(levels)))
+    quantiles = np.empty((len(labels), len(levels)))
     row = np.arange(len(labels))
     for c, level in enumerate(levels):
         wanted = level * upto[:, -1]
@@ -91,8 +91,8 @@ def _quantiles(labels: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> n
         i = np.minimum((upto < (wanted - close)[:, None]).sum(axis=1), n_labels - 1)
         is_end = upto[row, i] <= wanted + close
         following = labels[row, np.minimum(i + is_end, n_labels - 1)]
-        found[:, c] = 0.5 * labels[row, i] + 0.5 * following
-    return found
+        quantiles[:, c] = 0.5 * labels[row, i] + 0.5 * following
+    return quantiles
 
 
 def kept_labels(tree: nodes.Tree, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -104,9 +104,9 @@ class Calibration:
         unit, logs, work = 1.0 / (n_trees * ONE), np.empty(sampled.sums.shape[1]), np.empty(_WORK)
         for now, rows in by_octave(sampled):
             fading, octave = FADING ** (now - octave), now
-            sums, own, times = sampled.sums[rows], y[sampled.rows[rows]], sampled.hits[rows]
+            sums, labels, times = sampled.sums[rows], y[sampled.rows[rows]], sampled.hits[rows]
             add_slopes(
-                read_only(sums), unit, read_only(own), read_only(times), fading, EXPONENTS,
+                read_only(sums), unit, read_only(labels), read_only(times), fading, EXPONENTS,
                 PRIOR_ROWS, logs, work, slopes, excess,
             )  # fmt: skip
         return Calibration(octave, tuple(slopes.tolist()), *excess.tolist())
@@ -170,10 +170,10 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able copy; floats go through JSON exactly."""
-        found = {"octave": self.octave, "slopes": list(self.slopes)}
+        header = {"octave": self.octave, "slopes": list(self.slopes)}
         if self.excess is None:
-            return found
-        return {**found, "excess": self.excess}
+            return header
+        return {**header, "excess": self.excess}
 
     @classmethod
     def from_json(cls, values: Any) -> Calibration:
