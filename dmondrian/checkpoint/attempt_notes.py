@@ -82,12 +82,12 @@ def _sum(earlier: Work | None, notes: Sequence[Mapping[str, Any]]) -> Work | Non
         summary = note.get("summary")
         if not isinstance(summary, dict):  # of another version
             continue
-        own = Work(note.get("began"), note.get("ended"), float(summary.get("seconds", 0.0)), 1)
+        work = Work(note.get("began"), note.get("ended"), float(summary.get("seconds", 0.0)), 1)
         if earlier is None:
-            earlier = own
+            earlier = work
         else:
-            seconds, n = earlier.seconds + own.seconds, earlier.attempts + 1
-            earlier = replace(own, began=earlier.began, seconds=seconds, attempts=n)
+            seconds, n = earlier.seconds + work.seconds, earlier.attempts + 1
+            earlier = replace(work, began=earlier.began, seconds=seconds, attempts=n)
     return earlier
 
 
@@ -96,11 +96,11 @@ def _names(store: Store) -> list[str]:
 
 
 def _read(store: Store, names: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-    found = []
+    notes = []
     for name in names:
         with suppress(CorruptError, NotFoundError):
-            found.append((name, document.unseal(store.get(name), name)))
-    return found
+            notes.append((name, document.unseal(store.get(name), name)))
+    return notes
 
 
 def _earlier(store: Store) -> tuple[Work | None, set[str]]:

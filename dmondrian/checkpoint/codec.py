@@ -157,12 +157,12 @@ def encode_forest(
     ParameterError
         An array has another dtype or shape than the format knows.
     """
-    given = list(trees) if rows is None else []
-    remaining = iter(given or trees)
+    all_trees = list(trees) if rows is None else []
+    remaining = iter(all_trees or trees)
     first = list(islice(remaining, 1))
     columns = _columns_of(first[0]) if first else []
     if rows is None:
-        rows = [_check_tree(tree, columns, number) for number, tree in enumerate(given)]
+        rows = [_check_tree(tree, columns, number) for number, tree in enumerate(all_trees)]
     sparse = [column for column in columns if not isinstance(first[0][column.name], np.ndarray)]
     if any(column.n_words(m) > MOST_ITEMS for column in sparse for m in rows):
         sparse = []
@@ -172,7 +172,7 @@ def encode_forest(
     if since is not None:
         content |= {"format": DIFFERENCE, "since": since.to_json()}
     if lists := [name for name, _, width in columns if width == LIST]:
-        content["items"] = {name: [len(tree[name]) for tree in given] for name in lists}
+        content["items"] = {name: [len(tree[name]) for tree in all_trees] for name in lists}
     if sparse:
         content["sparse"] = {name: [dtype.name, width] for name, dtype, width in sparse}
     document = dump_json(content)
@@ -221,13 +221,13 @@ def decode_forest(
         The bytes are truncated, altered, not ours, or would need more than `max_bytes`; or they
         are a difference, see :func:`dmondrian.checkpoint.deltas.read_state`.
     """
-    found = decode_blob(data, name=name, max_bytes=max_bytes)
-    if found.since is not None:
+    decoded = decode_blob(data, name=name, max_bytes=max_bytes)
+    if decoded.since is not None:
         raise CorruptError(
-            f"{name} have only what changed since the state blobs/{found.since.digest}: read both "
-            "from their run."
+            f"{name} have only what changed since the state blobs/{decoded.since.digest}: read "
+            "both from their run."
         )
-    return found.header, list(found.trees)
+    return decoded.header, list(decoded.trees)
 
 
 def decode_blob(
@@ -621,13 +621,13 @@ def _read_document(schema: pa.Schema, stored: Columns) -> _Content:
 
 def _since_in(document: dict[str, Any], columns: Columns, rows: list[int]) -> Since:
     """Return what a difference declares of the state that it is the difference from."""
-    found = document.get("since")
-    if not isinstance(found, dict) or set(found) != set(Since._fields):
-        raise CorruptError(f"It does not say since when nodes have changed: {str(found)[:80]}.")
-    since = Since(**found)
+    stored = document.get("since")
+    if not isinstance(stored, dict) or set(stored) != set(Since._fields):
+        raise CorruptError(f"It does not say since when nodes have changed: {str(stored)[:80]}.")
+    since = Since(**stored)
     counts = [since.n_bytes, since.n_earlier, since.n_written]
     if not is_digest(since.digest) or not all(type(n) is int and 0 <= n < 2**62 for n in counts):
-        raise CorruptError(f"It declares an impossible state before it: {str(found)[:200]}.")
+        raise CorruptError(f"It declares an impossible state before it: {str(stored)[:200]}.")
     nodes = since.nodes
     if not (
         isinstance(nodes, list)

@@ -85,15 +85,15 @@ def copy_pieces(
 ) -> tuple[Run, int]:
     """Copy as :func:`copy_model`; return the copy, and how many objects this call wrote."""
     model = Run.open(url)
-    found = copied_pieces(model)
-    objects = dict(_objects(found))
+    parts = copied_pieces(model)
+    objects = dict(_objects(parts))
     target = open_store(folder)
     refuse_within(target, model.store)
     there = target.list()
-    others = [name for name in there if name not in objects and name != PLACES_NAME]
-    if others:
-        raise taken(target, others[0])
-    if found[0][1].name in there:  # it is a copy, whose places are its own
+    unknown = [name for name in there if name not in objects and name != PLACES_NAME]
+    if unknown:
+        raise taken(target, unknown[0])
+    if parts[0][1].name in there:  # it is a copy, whose places are its own
         objects.pop(PLACES_NAME, None)
     written: list[str] = []
     try:
@@ -101,19 +101,19 @@ def copy_pieces(
             if put_object(target, name, read()):
                 written.append(name)
     except BaseException as error:
-        is_gone = isinstance(error, CorruptError) and not _are_there(found)
+        is_gone = isinstance(error, CorruptError) and not _are_there(parts)
         if not resumable or is_gone or type(error) is CheckpointError:
             with suppress(StoreError):  # what stays is no model, and in nobody's way
                 target.delete(written)
         if is_gone:
-            raise _gone(model, found[0][1].name) from error
+            raise _gone(model, parts[0][1].name) from error
         raise
     return Run.open(target.url), len(written)
 
 
-def _are_there(found: ModelParts) -> bool:
+def _are_there(parts: ModelParts) -> bool:
     """Return whether the checkpoints of a model and its parts are still there."""
-    return all(run.store.exists(manifest.name) for run, manifest in found)
+    return all(run.store.exists(manifest.name) for run, manifest in parts)
 
 
 def copied_pieces(run: Run) -> ModelParts:
@@ -124,14 +124,14 @@ def copied_pieces(run: Run) -> ModelParts:
     ParameterError
         Trees that the run took later are not at this position's end.
     """
-    found = model_parts(run)
-    for part, manifest in found[1:]:
+    parts = model_parts(run)
+    for part, manifest in parts[1:]:
         if not manifest.final:
             raise ParameterError(
                 f"the trees of {part.url} are not at the end of a stream at position "
                 f"{manifest.position}: copy the newest checkpoint, or train the run to its end"
             )
-    return found
+    return parts
 
 
 def beside_shards(run: Run) -> Iterator[tuple[str, _Read]]:
@@ -152,15 +152,15 @@ def _plans(run: Run) -> dict[str, bytes]:
     """Return plans and links of a run as they are at one moment: one in work takes some away."""
     names = run.store.list(FOLDER)
     while True:
-        before, found = names, {}
+        before, plans = names, {}
         try:
-            found = {name: run.store.get(name) for name in before}
+            plans = {name: run.store.get(name) for name in before}
         except NotFoundError:
             if (names := run.store.list(FOLDER)) == before:
                 raise
             continue
         if (names := run.store.list(FOLDER)) == before:
-            return found
+            return plans
 
 
 def _get(run: Run, name: str) -> bytes:
@@ -229,9 +229,9 @@ def _position(name: str) -> int:
     return int(name.rpartition("/")[2].partition(".")[0])
 
 
-def _objects(found: ModelParts) -> Iterator[tuple[str, _Read]]:
+def _objects(parts: ModelParts) -> Iterator[tuple[str, _Read]]:
     """Yield names of the copy, and what reads them, in the order of writing."""
-    for number, (run, manifest) in reversed([*enumerate(found)]):
+    for number, (run, manifest) in reversed([*enumerate(parts)]):
         below = f"{part_folder(*tree_range(run))}/" if number else ""
         for digest, n_bytes in manifest.blobs.items():
             yield f"{below}{BLOBS}/{digest}", partial(run.get_blob, digest, n_bytes)

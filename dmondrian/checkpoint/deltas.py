@@ -111,7 +111,9 @@ class State(NamedTuple):
             return Base(self.digest, self.n_bytes, marks, columns)
         from dmondrian.tree.node_marks import unknown
 
-        before = (unknown(own, *of) for own, of in zip(marks, self.changed, strict=True))
+        before = (
+            unknown(marks_now, *of) for marks_now, of in zip(marks, self.changed, strict=True)
+        )
         n_written = self.since.n_written + self.n_bytes
         named = self.since.digest, self.since.n_bytes
         return Base(*named, tuple(before), columns, self.since.n_earlier + 1, n_written)
@@ -166,7 +168,7 @@ def encode_state(
     may_differ = base is not None and len(base.marks) == len(rows) and not is_whole
     if base is not None and may_differ and are_alike(columns, base.columns):
         each = zip(forest.trees, marks, base.marks, strict=True)
-        changed = [changed_nodes(*one) for one in each]
+        changed = [changed_nodes(*tree_and_marks) for tree_and_marks in each]
         counts = [len(nodes) for nodes in changed]
         if _pays(sum(counts), sum(rows), base):
             since = Since(base.digest, base.n_bytes, base.count, base.n_written, rows)
@@ -228,32 +230,35 @@ def read_state(
     """
     limit = usable_bytes() // 2 if max_bytes is None else max_bytes
     data = read(digest, n_bytes)
-    found, n_own = decode_blob(data, name=name, max_bytes=limit, without=without), len(data)
+    decoded, n_read = decode_blob(data, name=name, max_bytes=limit, without=without), len(data)
     del data
-    since = found.since
+    since = decoded.since
     if since is None:
-        return State(found.header, found.trees, digest, n_own, None, [], _form(found))
+        return State(decoded.header, decoded.trees, digest, n_read, None, [], _form(decoded))
     named = f"{name}, which has changed since blobs/{since.digest}"
     data = read(since.digest, since.n_bytes)
     whole = decode_blob(data, name=named, max_bytes=limit, without=without)
     del data
-    is_base = whole.since is None and _form(whole) == _form(found)
-    if not is_base or len(whole.trees) != len(found.trees):
+    is_base = whole.since is None and _form(whole) == _form(decoded)
+    if not is_base or len(whole.trees) != len(decoded.trees):
         raise CorruptError(
-            f"{named}: that is no whole state of {len(found.trees)} trees. {_ADVICE}"
+            f"{named}: that is no whole state of {len(decoded.trees)} trees. {_ADVICE}"
         )
-    changes, before = list(found.trees), list(whole.trees)
-    changed = [(own[NODE], _length(tree)) for own, tree in zip(changes, before, strict=True)]
+    changes, before = list(decoded.trees), list(whole.trees)
+    changed = [
+        (changed_nodes[NODE], _length(tree))
+        for changed_nodes, tree in zip(changes, before, strict=True)
+    ]
     try:
         trees = _patched(before, changes, since.nodes, limit)
     except CorruptError as error:
         raise CorruptError(f"{named}: {error} {_ADVICE}") from error
-    return State(found.header, trees, digest, n_own, since, changed, _form(found))
+    return State(decoded.header, trees, digest, n_read, since, changed, _form(decoded))
 
 
-def _form(found: Decoded) -> int:
+def _form(decoded: Decoded) -> int:
     """Return the format of a forest; 0 where it names none."""
-    form = found.header.get("format") if isinstance(found.header, dict) else None
+    form = decoded.header.get("format") if isinstance(decoded.header, dict) else None
     return form if type(form) is int else 0
 
 
@@ -269,33 +274,33 @@ def are_same(read: Read, *shards: Mapping[str, Any]) -> bool:
     CorruptError
         One of them cannot be read.
     """
-    first, *others = (
+    first, *rest = (
         read_state(read, shard["digest"], shard["bytes"], name=f"blobs/{shard['digest']}")
         for shard in shards
     )
     trees = list(first.trees)
     return all(
-        dump_json(first.header) == dump_json(other.header)
-        and are_same_trees(trees, list(other.trees))
-        for other in others
+        dump_json(first.header) == dump_json(state.header)
+        and are_same_trees(trees, list(state.trees))
+        for state in rest
     )
 
 
 def are_same_trees(
-    one: Sequence[Mapping[str, Array]], other: Sequence[Mapping[str, Array]]
+    first: Sequence[Mapping[str, Array]], second: Sequence[Mapping[str, Array]]
 ) -> bool:
     """Return whether trees have the same fields, to the last bit."""
-    return len(one) == len(other) and all(
+    return len(first) == len(second) and all(
         a.keys() == b.keys() and all(_is_same(a[name], b[name]) for name in a)
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(first, second, strict=True)
     )
 
 
-def _is_same(one: Array, other: Array) -> bool:
+def _is_same(first: Array, second: Array) -> bool:
     return (
-        one.dtype == other.dtype
-        and one.shape == other.shape
-        and np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
+        first.dtype == second.dtype
+        and first.shape == second.shape
+        and np.ascontiguousarray(first).tobytes() == np.ascontiguousarray(second).tobytes()
     )
 
 
@@ -306,13 +311,13 @@ def _patched(trees: Trees, changed: Trees, sizes: Sequence[int], limit: int) -> 
     """Return trees with the nodes that have changed; both lists are emptied."""
     patched: Trees = []
     while trees:
-        tree, own, n_nodes = trees.pop(0), changed.pop(0), sizes[len(patched)]
-        nodes = own.pop(NODE)
-        _check(tree, own, nodes, n_nodes)
+        tree, new_fields, n_nodes = trees.pop(0), changed.pop(0), sizes[len(patched)]
+        nodes = new_fields.pop(NODE)
+        _check(tree, new_fields, nodes, n_nodes)
         # One of its fields is there twice, which the other half of the memory has a place for.
-        n_bytes = sum(field.nbytes for one in (*trees, *patched) for field in one.values())
+        n_bytes = sum(field.nbytes for fields in (*trees, *patched) for field in fields.values())
         n_bytes += n_nodes * sum(
-            field.dtype.itemsize * math.prod(field.shape[1:]) for field in own.values()
+            field.dtype.itemsize * math.prod(field.shape[1:]) for field in new_fields.values()
         )
         if n_bytes > limit:
             raise CorruptError(
@@ -320,17 +325,20 @@ def _patched(trees: Trees, changed: Trees, sizes: Sequence[int], limit: int) -> 
                 "used."
             )
         patched.append(
-            {name: _field(tree.pop(name), own.pop(name), nodes, n_nodes) for name in [*tree]}
+            {name: _field(tree.pop(name), new_fields.pop(name), nodes, n_nodes) for name in [*tree]}
         )
     return patched
 
 
-def _check(tree: Mapping[str, Array], own: Mapping[str, Array], nodes: Array, m: int) -> None:
+def _check(
+    tree: Mapping[str, Array], new_fields: Mapping[str, Array], nodes: Array, m: int
+) -> None:
     """Refuse changed nodes that are out of order or lack new ones, and states of other fields."""
-    kinds, others = (
-        {name: (field.dtype, field.shape[1:]) for name, field in one.items()} for one in (tree, own)
+    kinds, new_kinds = (
+        {name: (field.dtype, field.shape[1:]) for name, field in fields.items()}
+        for fields in (tree, new_fields)
     )
-    if kinds != others:
+    if kinds != new_kinds:
         raise CorruptError("The fields of the two states differ.")
     n_before = min(m, _length(tree))
     is_rising = (nodes[1:] > nodes[:-1]).all() and (nodes[:1] >= 0).all() and (nodes[-1:] < m).all()

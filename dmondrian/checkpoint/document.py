@@ -78,8 +78,8 @@ def unseal(data: bytes, name: str, advice: str = EARLIER) -> dict[str, Any]:
             f"{name} is not JSON of this kind ({len(data)} bytes, {str(error)[:80]}): it is "
             f"truncated or damaged. {advice}"
         ) from None
-    found = content.pop(SEAL, None) if isinstance(content, dict) else None
-    if found is None or found != _digest(content):
+    seal_there = content.pop(SEAL, None) if isinstance(content, dict) else None
+    if seal_there is None or seal_there != _digest(content):
         raise CorruptError(
             f"{name} does not agree with its own sha256 entry: it is damaged or was edited. "
             f"{advice}"
@@ -87,9 +87,9 @@ def unseal(data: bytes, name: str, advice: str = EARLIER) -> dict[str, Any]:
     return dict(content)
 
 
-def differences(there: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Return lines of the entries in which two documents differ, e.g. ``seed: 1 there, 2 here``."""
-    a, b = dict(_leaves("", there)), dict(_leaves("", own))
+    a, b = dict(_leaves("", there)), dict(_leaves("", here))
     lines = []
     for key in sorted(a.keys() | b.keys()):
         if a.get(key) != b.get(key):

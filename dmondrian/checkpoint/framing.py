@@ -79,7 +79,7 @@ def _check(
     nodes = list(_pairs(metadata, _slot(metadata, batch, BATCH_NODES)))
     columns, free = _with_items(nodes, columns)
     _check_nodes(nodes, n_rows, columns)
-    found = list(_pairs(metadata, _slot(metadata, batch, BATCH_BUFFERS)))
+    buffers = list(_pairs(metadata, _slot(metadata, batch, BATCH_BUFFERS)))
     expected: list[int] = []
     for n_bytes, width, _ in columns:
         # Validity of the column (and of the list's items): absent, there are no nulls.
@@ -87,15 +87,15 @@ def _check(
             expected += [0, OFFSET_BYTES * (n_rows + 1), 0, n_bytes]
         else:
             expected += [0, 0, n_bytes] if width else [0, n_bytes]
-    if len(found) != len(expected):
-        raise CorruptError(f"A tree has {len(found)} buffers, expected {len(expected)}.")
-    for (offset, size), plain in zip(found, expected, strict=True):
+    if len(buffers) != len(expected):
+        raise CorruptError(f"A tree has {len(buffers)} buffers, expected {len(expected)}.")
+    for (offset, size), plain in zip(buffers, expected, strict=True):
         _check_buffer(body, offset, size, plain, is_compressed)
     return free
 
 
 def _with_items(
-    found: list[tuple[int, int]], columns: Sequence[Column]
+    nodes: list[tuple[int, int]], columns: Sequence[Column]
 ) -> tuple[list[Column], list[int]]:
     """Return columns with as many items as the batch declares, and these numbers."""
     known: list[Column] = []
@@ -106,20 +106,20 @@ def _with_items(
         if items != ANY:
             known.append((n_bytes, width, items))
             continue
-        if at > len(found) or not 0 <= OFFSET_BYTES * found[at - 1][0] <= n_bytes:
+        if at > len(nodes) or not 0 <= OFFSET_BYTES * nodes[at - 1][0] <= n_bytes:
             raise CorruptError(f"A column has other than up to {n_bytes // OFFSET_BYTES} items.")
-        free.append(found[at - 1][0])
+        free.append(nodes[at - 1][0])
         known.append((OFFSET_BYTES * free[-1], width, free[-1]))
     return known, free
 
 
-def _check_nodes(found: list[tuple[int, int]], n_rows: int, columns: Sequence[Column]) -> None:
+def _check_nodes(nodes: list[tuple[int, int]], n_rows: int, columns: Sequence[Column]) -> None:
     expected: list[tuple[int, int]] = []
     for _, width, items in columns:
         expected.append((n_rows, 0))
         if width != 0:
             expected.append((items if width is None else n_rows * width, 0))
-    if found != expected:
+    if nodes != expected:
         raise CorruptError("A column has nulls or another length than its tree has nodes.")
 
 

@@ -85,7 +85,9 @@ class HeldOutRecord:
 
     def has(self, position: int, n_trees: int) -> bool:
         """Return whether a checkpoint was evaluated when it had this number of trees."""
-        return any((one.position, one.n_trees) == (position, n_trees) for one in self.evaluated)
+        return any(
+            (entry.position, entry.n_trees) == (position, n_trees) for entry in self.evaluated
+        )
 
     def with_one(self, new: Evaluated, there: Collection[int]) -> HeldOutRecord:
         """Return the record with one more; old ones of checkpoints that are gone are dropped.
@@ -96,16 +98,18 @@ class HeldOutRecord:
         there : collection of int
             Positions of the checkpoints.
         """
-        others = [one for one in self.evaluated if one.position != new.position]
-        gone = sorted(one.position for one in others if one.position not in there)
+        earlier = [entry for entry in self.evaluated if entry.position != new.position]
+        gone = sorted(entry.position for entry in earlier if entry.position not in there)
         dropped = set(gone[: max(0, len(gone) - MOST)])
-        kept = [one for one in (*others, new) if one.position not in dropped]
-        return replace(self, evaluated=tuple(sorted(kept, key=lambda one: one.position)))
+        kept = [entry for entry in (*earlier, new) if entry.position not in dropped]
+        return replace(self, evaluated=tuple(sorted(kept, key=lambda entry: entry.position)))
 
     def best(self, there: Collection[int]) -> Evaluated | None:
         """Return the best checkpoint of those that are there; of equal ones the first."""
-        known = [one for one in self.evaluated if one.position in there and one.rank < math.inf]
-        return min(known, key=lambda one: (one.rank, one.position), default=None)
+        known = [
+            entry for entry in self.evaluated if entry.position in there and entry.rank < math.inf
+        ]
+        return min(known, key=lambda entry: (entry.rank, entry.position), default=None)
 
     def report(self, there: Collection[int]) -> dict[str, Any]:
         """Return the record as JSON values, with the position of the best checkpoint."""
@@ -115,7 +119,9 @@ class HeldOutRecord:
             "rows": self.n_rows,
             "loss": self.evaluated[-1].loss if self.evaluated else None,
             "best": None if best is None else best.position,
-            "checkpoints": [{"position": one.position, **one.metrics} for one in self.evaluated],
+            "checkpoints": [
+                {"position": entry.position, **entry.metrics} for entry in self.evaluated
+            ],
         }
 
 
@@ -142,8 +148,8 @@ def read_record(store: Store) -> HeldOutRecord | None:
 def write_record(store: Store, record: HeldOutRecord) -> None:
     """Keep the held-out metrics of a run."""
     evaluated = [
-        {"position": one.position, "trees": one.n_trees, "metrics": one.metrics}
-        for one in record.evaluated
+        {"position": entry.position, "trees": entry.n_trees, "metrics": entry.metrics}
+        for entry in record.evaluated
     ]
     content = {
         "data": {"digest": record.digest, "files": [*record.files], "rows": record.n_rows},
@@ -172,8 +178,8 @@ def best_position(store: Store) -> int:
 
 def positions(store: Store) -> list[int]:
     """Return the positions of all checkpoints in a folder, ascending."""
-    found = (manifest_position(name) for name in store.list(FOLDER))
-    return sorted(position for position in found if position is not None)
+    positions_there = (manifest_position(name) for name in store.list(FOLDER))
+    return sorted(position for position in positions_there if position is not None)
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,13 +196,13 @@ def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def _record(content: Mapping[str, Any]) -> HeldOutRecord:
     data, evaluated = content["data"], []
-    for one in content["evaluated"]:
-        numbers = one["position"], one["trees"]
+    for entry in content["evaluated"]:
+        numbers = entry["position"], entry["trees"]
         if [type(number) for number in numbers] != [int, int] or min(numbers) < 0:
             raise ValueError(f"a checkpoint is {str(numbers)[:80]}")
         values = {
             str(name): None if value is None else float(value)
-            for name, value in one["metrics"].items()
+            for name, value in entry["metrics"].items()
         }
         evaluated.append(Evaluated(numbers[0], numbers[1], values))
     files = tuple(str(file) for file in data["files"])

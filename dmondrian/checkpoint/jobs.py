@@ -103,7 +103,7 @@ def _document(store: Store, name: str) -> dict[str, Any]:
 
 def _beat(store: Store, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(store.get(name, _MAX_BYTES))
+        content = json.loads(store.get(name, _MAX_BYTES))
     except (NotFoundError, ValueError):
         return {}  # it is being written
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

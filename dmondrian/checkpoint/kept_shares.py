@@ -65,7 +65,7 @@ def encode(piece: Piece) -> bytes:
         "start": piece.start,
         "rows": _length(arrays),
         "keys": [[key, array.dtype.name, array.shape[1]] for key, array in arrays.items()],
-        "ages": [[rows, found.tolist()] for rows, found in sorted(piece.exponents.items())],
+        "ages": [[rows, exponents.tolist()] for rows, exponents in sorted(piece.exponents.items())],
     }
     header = json.dumps(about).encode()
     body = b"".join(
@@ -99,8 +99,8 @@ def decode(data: bytes) -> Piece:
         body = opened.decompress(content[16 + n_header :], size + 1)
         if len(layout) > _MOST_KEYS or len(body) != size or n > size:
             raise ValueError("sizes")
-        exponents = {int(rows): np.array(found, np.float64) for rows, found in about["ages"]}
-        if any(found.ndim != 2 for found in exponents.values()):
+        exponents = {int(rows): np.array(values, np.float64) for rows, values in about["ages"]}
+        if any(values.ndim != 2 for values in exponents.values()):
             raise ValueError("ages")
     except (KeyError, TypeError, ValueError, OverflowError, zlib.error, RecursionError) as error:
         raise CorruptError(f"what members forecast is damaged: {str(error)[:80]}") from None
@@ -114,8 +114,8 @@ def decode(data: bytes) -> Piece:
 
 def pieces_of(run: Run) -> list[tuple[int, int]]:
     """Return the rows [start, stop) of the pieces that a run has."""
-    found = (_NAME.fullmatch(name) for name in run.store.list(FOLDER))
-    return sorted((int(m[1]), int(m[2])) for m in found if m)
+    matches = (_NAME.fullmatch(name) for name in run.store.list(FOLDER))
+    return sorted((int(m[1]), int(m[2])) for m in matches if m)
 
 
 def names_of(run: Run) -> list[str]:
@@ -192,8 +192,10 @@ def _join_newest(run: Run, stop: int, most: int) -> None:
             exponents |= _read(run, _name(*pair)).exponents
         for begin in range(some[0][0], stop, most):
             end = min(begin + most, stop)
-            own = {rows: found for rows, found in exponents.items() if begin < rows <= end}
-            joined.append(Piece(begin, kept.of(begin, end - begin)[0], own))
+            part_exponents = {
+                rows: values for rows, values in exponents.items() if begin < rows <= end
+            }
+            joined.append(Piece(begin, kept.of(begin, end - begin)[0], part_exponents))
     except CheckpointError:
         return  # whoever needs the damaged one finds it named
     for piece in joined:
@@ -241,13 +243,13 @@ class KeptShares:
         CheckpointError, CorruptError
             As of :meth:`of`.
         """
-        found = []
+        exponents = []
         for i, run in enumerate(self._runs):
             piece = self._piece(i, rows - 1)
             if rows not in piece.exponents:
                 raise CorruptError(f"{run.url} lacks the weights of its trees after {rows} rows")
-            found.append(piece.exponents[rows])
-        return np.concatenate(found)
+            exponents.append(piece.exponents[rows])
+        return np.concatenate(exponents)
 
     def check(self) -> None:
         """Check all pieces by reading them.
@@ -267,8 +269,8 @@ class KeptShares:
         while at < stop:
             piece = self._piece(i, at)
             end = min(stop, piece.stop)
-            own = slice(at - piece.start, end - piece.start)
-            parts.append({key: whole[own] for key, whole in piece.shares.items()})
+            part_rows = slice(at - piece.start, end - piece.start)
+            parts.append({key: whole[part_rows] for key, whole in piece.shares.items()})
             at = end
         return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 

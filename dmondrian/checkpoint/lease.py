@@ -85,11 +85,11 @@ def holder_of(store: Store) -> Holder | None:
 
 def holders(store: Store) -> list[Holder]:
     """Return the last `KEPT` who held a run, in order; their numbers count all that ever did."""
-    found = []
+    last_holders = []
     for number in _numbers(store)[-KEPT:]:
         with suppress(NotFoundError):  # deleted meanwhile
-            found.append(_read(store, number))
-    return found
+            last_holders.append(_read(store, number))
+    return last_holders
 
 
 def ask_to_stop(store: Store, holder: Holder) -> None:
@@ -277,7 +277,7 @@ def _delete_old(store: Store, number: int) -> int:
     """Delete notes of holders long before a number; return the highest number that is there."""
     names = store.list(FOLDER)
     there = [(int(match[1]), match[0]) for match in map(_ANY.fullmatch, names) if match]
-    store.delete(name for one, name in there if one <= number - KEPT)
+    store.delete(name for holder_number, name in there if holder_number <= number - KEPT)
     return max(number, *(_number(name) for name in names))
 
 

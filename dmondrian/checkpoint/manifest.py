@@ -146,8 +146,8 @@ def base_of(shard: Mapping[str, Any]) -> Blob | None:
 
 def blobs_of(shard: Mapping[str, Any]) -> list[Blob]:
     """Return digest and bytes of the blobs that a shard of a manifest needs, its own one last."""
-    base, own = base_of(shard), (shard["digest"], int(shard["bytes"]))
-    return [own] if base is None else [base, own]
+    base, blob = base_of(shard), (shard["digest"], int(shard["bytes"]))
+    return [blob] if base is None else [base, blob]
 
 
 def is_digest(value: Any) -> bool:

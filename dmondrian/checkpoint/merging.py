@@ -59,12 +59,12 @@ def merge(
         Somebody works on the merged run.
     """
     refuse_folder_of_data(out)
-    given = [open_whole(url) for url in urls]
-    if len(given) < 2:
-        raise ParameterError(f"got {len(given)} run to merge; expected two or more")
-    sources = [one for run in given for one in (run, *parts_of(run))]
+    runs = [open_whole(url) for url in urls]
+    if len(runs) < 2:
+        raise ParameterError(f"got {len(runs)} run to merge; expected two or more")
+    sources = [source for run in runs for source in (run, *parts_of(run))]
     for part in sources:
-        if part not in given and not is_whole(part):
+        if part not in runs and not is_whole(part):
             raise CheckpointError(
                 f"{part.url} is not finished: finish `dmondrian grow`, or delete it"
             )
@@ -131,20 +131,20 @@ def _fill(
         for digest, n_bytes in blobs_of(shard):
             merged.put_blob(run.get_blob(digest, n_bytes))
         saved[number] = shard
-    found = [run.manifest(position) for run in sources]
-    is_final, plan = all(manifest.final for manifest in found), found[0].plan
-    forest = total([manifest.forest for manifest in found])
-    metrics = _metrics(found)
+    manifests = [run.manifest(position) for run in sources]
+    is_final, plan = all(manifest.final for manifest in manifests), manifests[0].plan
+    forest = total([manifest.forest for manifest in manifests])
+    metrics = _metrics(manifests)
     return merged.commit(position, saved, metrics, final=is_final, plan=plan, forest=forest)
 
 
-def _metrics(found: list[Manifest]) -> dict[str, Any]:
+def _metrics(manifests: list[Manifest]) -> dict[str, Any]:
     """Return what the merged run begins with: the mean of its parts' calibrations, if all have."""
     from dmondrian.uncertainty.temperature_scaling import (
         kind_of,  # without Numba until it is needed
     )
 
-    calibrations = [manifest.metrics.get("calibration") for manifest in found]
+    calibrations = [manifest.metrics.get("calibration") for manifest in manifests]
     if any(part is None for part in calibrations):
         return {}
     kind: Any = kind_of(isinstance(calibrations[0], dict) and "squares" in calibrations[0])
@@ -155,22 +155,22 @@ def _asked(run: Run) -> dict[str, Any]:
     return {key: value for key, value in run.run_json.items() if key not in _OWN}
 
 
-def _without_ranges(asked: dict[str, Any]) -> dict[str, Any]:
+def _without_ranges(settings: dict[str, Any]) -> dict[str, Any]:
     """Return what was asked with the number of row parts, as a job names it, for their ranges."""
-    ranges = asked.pop(ROW_PARTS, None)
-    return asked if ranges is None else {**asked, "[run] row_parts": len(ranges)}
+    ranges = settings.pop(ROW_PARTS, None)
+    return settings if ranges is None else {**settings, "[run] row_parts": len(ranges)}
 
 
 def _check_alike(sources: list[Run]) -> None:
     first = sources[0]
-    for other in sources[1:]:
-        lines = document.differences(*(_without_ranges(_asked(run)) for run in (first, other)))
-        if first.stream.digests()[-1] != other.stream.digests()[-1]:
+    for later in sources[1:]:
+        lines = document.differences(*(_without_ranges(_asked(run)) for run in (first, later)))
+        if first.stream.digests()[-1] != later.stream.digests()[-1]:
             lines.append("stream: other files, or other rows")
         if lines:
             shown = "".join(f"\n  {line[:200]}" for line in lines[:20])
             raise CheckpointError(
-                f"{other.url} cannot be merged with {first.url}. These entries differ:{shown}\n"
+                f"{later.url} cannot be merged with {first.url}. These entries differ:{shown}\n"
                 "Runs that merge are of one job, one seed and one stream, with other trees: see "
                 "first_tree."
             )

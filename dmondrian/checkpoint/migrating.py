@@ -87,13 +87,13 @@ def migrate(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Migr
         The folder holds something, or trees that the run took later are not at this position's end.
     """
     model = Run.open(url)
-    found = copied_pieces(model)
+    parts = copied_pieces(model)
     target = open_store(folder)
     refuse_within(target, model.store)
-    digests = [hashlib.sha256(manifest.to_bytes()).hexdigest() for _, manifest in found]
+    digests = [hashlib.sha256(manifest.to_bytes()).hexdigest() for _, manifest in parts]
     mark = document.seal({"manifests": digests})
     there = target.list()
-    was_there = NAME not in there and found[0][1].name in there
+    was_there = NAME not in there and parts[0][1].name in there
     put = _compare_object if was_there else put_object
     if there and not was_there and (NAME not in there or target.get(NAME) != mark):
         raise taken(target, there[0])
@@ -101,7 +101,7 @@ def migrate(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Migr
         target.put(NAME, mark)
     written: dict[str, bytes] = {}  # manifests
     n_blobs, n_rewritten = 0, 0
-    for number, (run, manifest) in enumerate(found):
+    for number, (run, manifest) in enumerate(parts):
         below = f"{part_folder(*tree_range(run))}/" if number else ""
         shards: dict[int, dict[str, Any]] = {}
         summaries = []
@@ -119,7 +119,7 @@ def migrate(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Migr
         put(target, name, data)
     if not was_there:
         target.delete(NAME)
-    return Migrated(Run.open(target.url), found[0][1].position, n_blobs, n_rewritten, was_there)
+    return Migrated(Run.open(target.url), parts[0][1].position, n_blobs, n_rewritten, was_there)
 
 
 def _compare_object(target: Store, name: str, data: bytes) -> bool:
@@ -165,7 +165,12 @@ def _forest(read: Read, digest: str, named: str, n_bytes: int | None = None) -> 
         raise CorruptError(f"{named} is no forest: {error}") from error
 
 
-def _are_equal(one: Forest, other: Forest) -> bool:
+def _are_equal(forest: Forest, copy: Forest) -> bool:
     """Return whether two forests have the same state, in every number and header."""
-    (header, trees), (own, copied) = one.state(copy=False), other.state(copy=False)
-    return document.dump_json(header) == document.dump_json(own) and are_same_trees(trees, copied)
+    (header, trees), (copied_header, copied_trees) = (
+        forest.state(copy=False),
+        copy.state(copy=False),
+    )
+    return document.dump_json(header) == document.dump_json(copied_header) and are_same_trees(
+        trees, copied_trees
+    )

@@ -176,19 +176,19 @@ def look_at_model(url: str | os.PathLike[str]) -> tuple[list[Blob], dict[str, An
         The checkpoint is damaged.
     """
     run = Run.open(url)
-    found = model_parts(run)
-    blobs = model_blobs(found)
-    about = {**run.run_json, ROWS_KEY: found[0][1].position}
-    if len(found) > 1:
-        n_trees = sum(int(one.run_json["n_estimators"]) for one, _ in found)
+    parts = model_parts(run)
+    blobs = model_blobs(parts)
+    about = {**run.run_json, ROWS_KEY: parts[0][1].position}
+    if len(parts) > 1:
+        n_trees = sum(int(part.run_json["n_estimators"]) for part, _ in parts)
         about["n_estimators"] = n_trees
         about["estimator"] = {**about["estimator"], "n_estimators": n_trees}
     # Metrics are those of the run without its parts, but where all trees are mixed by what they
     # forecast: there the newest part has those of all.
     newest = -1 if follows_stream(run.run_json.get("parameters", {})) else 0
     shards = {n: blob.entry for n, blob in enumerate(blobs)}
-    forest = total([manifest.forest for _, manifest in found])
-    manifest = replace(found[0][1], metrics=found[newest][1].metrics)
+    forest = total([manifest.forest for _, manifest in parts])
+    manifest = replace(parts[0][1], metrics=parts[newest][1].metrics)
     return blobs, about, replace(manifest, shards=shards, forest=forest)
 
 
@@ -216,10 +216,10 @@ def known_trees(url: str | os.PathLike[str]) -> tuple[Trees, dict[str, Any], Man
         n_trees = int(about["n_estimators"])
         return Trees(summary, parameters, calibration, n_trees, True), about, manifest
     seen = peek_blobs(blobs)
-    n_nodes = sum(one.n_nodes for one in seen)
-    declared = Summary(n_nodes, sum(size for one in seen for size in one.sizes), None)
+    n_nodes = sum(stored.n_nodes for stored in seen)
+    declared = Summary(n_nodes, sum(size for stored in seen for size in stored.sizes), None)
     calibration = seen[0].calibration if calibration is None else calibration
-    n_trees = sum(len(one.numbers) for one in seen)
+    n_trees = sum(len(stored.numbers) for stored in seen)
     return Trees(declared, seen[0].parameters, calibration, n_trees, False), about, manifest
 
 

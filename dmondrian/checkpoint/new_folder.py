@@ -19,7 +19,7 @@ from dmondrian.store import Store, open_store
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")  # of names in small letters
 
 
-def refuse_data(store: Store, what: str, marker: str, own: Collection[str] = ()) -> None:
+def refuse_data(store: Store, what: str, marker: str, own_files: Collection[str] = ()) -> None:
     """Refuse a folder that has files of data, as far as it can be listed.
 
     Files of other kinds are left alone, as are those in folders of their own.
@@ -31,7 +31,7 @@ def refuse_data(store: Store, what: str, marker: str, own: Collection[str] = ())
         What the folder is to be of, for the message: "a run".
     marker : str
         Name of the object that is written first: with it the folder is one's own.
-    own : collection of str
+    own_files : collection of str
         Names of Parquet files that may be there.
 
     Raises
@@ -43,23 +43,23 @@ def refuse_data(store: Store, what: str, marker: str, own: Collection[str] = ())
     names: tuple[str, ...] = ()
     with suppress(StoreError):  # whether it can be written is found out apart
         names = store.names()
-    others = [name for name in names if _is_data(name) and name not in own]
-    if not others or store.exists(marker):  # by now: two have begun
+    data_files = [name for name in names if _is_data(name) and name not in own_files]
+    if not data_files or store.exists(marker):  # by now: two have begun
         return
     raise CheckpointError(
-        f"{store.url} holds {others[0]}, which is not of {what}: whoever reads these data as a "
+        f"{store.url} holds {data_files[0]}, which is not of {what}: whoever reads these data as a "
         "folder would read the new files with them; choose an empty or new folder"
     )
 
 
-def refuse_folder_of_data(folder: str | os.PathLike[str], own: Collection[str] = ()) -> None:
+def refuse_folder_of_data(folder: str | os.PathLike[str], own_files: Collection[str] = ()) -> None:
     """Refuse a folder of data for a new run; make none.
 
     Parameters
     ----------
     folder : str or path
         Folder or URL.
-    own : collection of str
+    own_files : collection of str
         As of :func:`refuse_data`.
 
     Raises
@@ -67,7 +67,7 @@ def refuse_folder_of_data(folder: str | os.PathLike[str], own: Collection[str] =
     CheckpointError
     """
     with suppress(StoreError):  # a new one; what else is wrong is found out where it is written
-        refuse_data(open_store(folder, create=False), "a run", RUN_NAME, own)
+        refuse_data(open_store(folder, create=False), "a run", RUN_NAME, own_files)
 
 
 def _is_data(name: str) -> bool:

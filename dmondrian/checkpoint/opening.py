@@ -101,10 +101,10 @@ def read_run(store: Store) -> dict[str, Any]:
     content = document.unseal(data, name, ADVICE)
     form = content.get("format")
     if type(form) is not int or form not in (FORMAT, CONDENSED_FORMAT, DELTA_FORMAT):
-        found = str(form)[:80]
+        format_there = str(form)[:80]
         writer = str(content.get(VERSIONS_KEY))[:400]
         raise CheckpointError(
-            f"{name} has format {found!r}, this version reads {FORMAT} to "
+            f"{name} has format {format_there!r}, this version reads {FORMAT} to "
             f"{DELTA_FORMAT}: a newer dmondrian wrote it ({writer}), upgrade."
         )
     _check_entries(content, name)
@@ -132,8 +132,8 @@ def _check_entries(content: dict[str, Any], name: str) -> None:
     for key, kinds in ENTRIES.items():
         value = content.get(key)
         if key in content and type(value) not in kinds:
-            found = f"{type(value).__name__} {str(value)[:80]!r}"
-            raise CorruptError(f"{name}: {key} is a {found}. {ADVICE}")
+            value_there = f"{type(value).__name__} {str(value)[:80]!r}"
+            raise CorruptError(f"{name}: {key} is a {value_there}. {ADVICE}")
     shards, at = content.get("shards"), 0
     for shard in shards or []:
         is_pair = isinstance(shard, list) and [type(end) for end in shard] == [int, int]
@@ -148,13 +148,13 @@ def _check_entries(content: dict[str, Any], name: str) -> None:
         raise CorruptError(f"{name}: feature_names should be texts. {ADVICE}")
 
 
-def refuse_other(store: Store, there: dict[str, Any], own: dict[str, Any]) -> None:
+def refuse_other(store: Store, there: dict[str, Any], here: dict[str, Any]) -> None:
     """Raise CheckpointError when two run.json ask for different things, and name them."""
 
-    def asked(content: dict[str, Any]) -> dict[str, Any]:
+    def settings_of(content: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in content.items() if key not in (VERSIONS_KEY, "format")}
 
-    lines = document.differences(asked(there), asked(own))
+    lines = document.differences(settings_of(there), settings_of(here))
     if lines:
         shown = "".join(f"\n  {line[:200]}" for line in lines[:20])
         more = f"\n  and {len(lines) - 20} more" if len(lines) > 20 else ""
@@ -166,10 +166,10 @@ def refuse_other(store: Store, there: dict[str, Any], own: dict[str, Any]) -> No
 
 def versions() -> dict[str, str]:
     """List the versions of Python and of the packages that decide what is written."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            installed[package] = "not installed"
+    return installed

@@ -90,16 +90,20 @@ def runs_before(part: Run) -> list[Run]:
         return []
     below = f"/{part_folder(*tree_range(part))}"
     url = part.url.rstrip("/")
-    found: list[Run] = []
+    before: list[Run] = []
     if url.endswith(below):
         base = Run.open(open_store(url.removesuffix(below)))
-        found = [one for one in (base, *parts_of(base)) if tree_range(one) < tree_range(part)]
-    if [list(tree_range(one)) for one in found] != beside:
+        before = [
+            candidate
+            for candidate in (base, *parts_of(base))
+            if tree_range(candidate) < tree_range(part)
+        ]
+    if [list(tree_range(earlier)) for earlier in before] != beside:
         raise CheckpointError(
             f"{part.url} was added to trees {str(beside)[:80]} of the run around its folder, which "
             "are not there: move the whole run, not a part of it"
         )
-    return found
+    return before
 
 
 def is_whole(part: Run) -> bool:
@@ -137,14 +141,14 @@ def model_parts(run: Run) -> ModelParts:
     whole = {part: set(part.manifests()) for part in parts_of(run) if is_whole(part)}
     position = run.position
     if position is None:
-        found = run.manifests()
-        if not found:
+        positions = run.manifests()
+        if not positions:
             todo = "wait for the first one, or train it"
             if (learned := learned_of_parts(run)) is not None:
                 parts = unmerged_in_words(run.run_json, learned)
                 todo = f"it has {parts}: wait for that, or run the command that trains it again"
             raise CheckpointError(f"The run {run.url} has no checkpoint yet: {todo}.")
-        shared = [p for p in found if all(p in there for there in whole.values())]
+        shared = [p for p in positions if all(p in there for there in whole.values())]
         if not shared:
             raise CheckpointError(
                 f"The run {run.url} and its parts have no checkpoint at the same position: run the "
@@ -162,4 +166,4 @@ def model_parts(run: Run) -> ModelParts:
             stacklevel=3,
         )
     runs = [run, *(part for part in whole if part not in absent)]
-    return [(one, one.manifest(position)) for one in runs]
+    return [(run_of_trees, run_of_trees.manifest(position)) for run_of_trees in runs]

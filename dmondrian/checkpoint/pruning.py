@@ -66,9 +66,9 @@ def prune(run: Run, keep: int, dry_run: bool = False) -> list[Pruned]:
         raise ParameterError(f"keep is {keep!r}; expected an integer of at least 1")
     with ExitStack() as stack:
         if not dry_run:  # before anything is looked at: it may just be coming to its end
-            for one in (run, *parts_of(run)):
-                stack.enter_context(Lease.take(one.store)).end("pruned")
-        return [_prune(one, kept, not dry_run) for one, kept in _keep(run, keep)]
+            for part in (run, *parts_of(run)):
+                stack.enter_context(Lease.take(part.store)).end("pruned")
+        return [_prune(part, kept, not dry_run) for part, kept in _keep(run, keep)]
 
 
 LEAST = 2
@@ -108,17 +108,17 @@ def prune_while_training(
     if old and (apart := position_apart(run, position)) is not None:
         old = [p for p in old if p != apart]
     named: dict[int, set[str]] = {}
-    for one in everything if old else ():
+    for checkpoint in everything if old else ():
         try:
-            named[one] = _named(run, [one])
+            named[checkpoint] = _named(run, [checkpoint])
         except CorruptError:
-            if one not in old:
+            if checkpoint not in old:
                 return []
-    old = [one for one in old if one in named]
+    old = [checkpoint for checkpoint in old if checkpoint in named]
     in_use = {f"{BLOBS}/{digest}" for digest in needed}
-    in_use = in_use.union(*(names for one, names in named.items() if one not in old))
-    run.store.delete(manifest_name(one) for one in old)
-    run.store.delete(sorted(set().union(*(named[one] for one in old)) - in_use))
+    in_use = in_use.union(*(names for checkpoint, names in named.items() if checkpoint not in old))
+    run.store.delete(manifest_name(checkpoint) for checkpoint in old)
+    run.store.delete(sorted(set().union(*(named[checkpoint] for checkpoint in old)) - in_use))
     return old
 
 
@@ -138,11 +138,11 @@ def position_apart(run: Run, position: int | None = None) -> int | None:
         None where there is no such checkpoint before it.
     """
     shared: set[str] | None = None
-    for one in reversed(run.manifests()):
-        if position is not None and one > position:
+    for checkpoint in reversed(run.manifests()):
+        if position is not None and checkpoint > position:
             continue
         try:
-            manifest = run.manifest(one)
+            manifest = run.manifest(checkpoint)
         except (CorruptError, NotFoundError):
             if shared is None:  # what it needs is not known: that may be anything
                 return None
@@ -150,16 +150,16 @@ def position_apart(run: Run, position: int | None = None) -> int | None:
         if shared is None:
             shared = set(manifest.blobs)
         elif shared.isdisjoint(manifest.blobs):
-            return one
+            return checkpoint
     return None
 
 
 def _keep(run: Run, keep: int) -> list[tuple[Run, set[int]]]:
     """Return the run and its parts, each with the positions to keep."""
     everything = [run, *parts_of(run)]
-    shared = {position for one in everything for position in one.manifests()[-keep:]}
+    shared = {position for part in everything for position in part.manifests()[-keep:]}
     if keep >= LEAST:
-        apart = [position_apart(one) for one in everything]
+        apart = [position_apart(part) for part in everything]
         shared |= {position for position in apart if position is not None}
     if run.manifests():
         shared.add(model_parts(run)[0][1].position)  # what the model is now
@@ -168,8 +168,8 @@ def _keep(run: Run, keep: int) -> list[tuple[Run, set[int]]]:
         shared.add(best.position)
     final = {part: newest_final(part) for part in everything[1:]}
     return [
-        (one, shared | {position for position in (final.get(one),) if position is not None})
-        for one in everything
+        (part, shared | {position for position in (final.get(part),) if position is not None})
+        for part in everything
     ]
 
 
@@ -188,7 +188,7 @@ def _prune(run: Run, kept: set[int], is_real: bool) -> Pruned:
 
 def _named(run: Run, positions: Iterable[int]) -> set[str]:
     """Return the blobs that manifests name."""
-    found = set()
+    named = set()
     for position in positions:
         try:
             manifest = run.manifest(position)
@@ -197,5 +197,5 @@ def _named(run: Run, positions: Iterable[int]) -> set[str]:
                 f"nothing was deleted, because what a damaged checkpoint needs is not known: "
                 f"{error} Or delete that manifest."
             ) from error
-        found |= {f"{BLOBS}/{digest}" for digest in manifest.blobs}
-    return found
+        named |= {f"{BLOBS}/{digest}" for digest in manifest.blobs}
+    return named

@@ -32,9 +32,9 @@ def read_alerts(store: Store) -> dict[str, Any]:
         content = document.unseal(store.get(NAME, document.MAX_BYTES), NAME)
     except (NotFoundError, CorruptError):
         return nothing
-    found = {name: content.get(name) for name in nothing}
-    is_sound = all(isinstance(some, list) and all(map(_is_alert, some)) for some in found.values())
-    return found if is_sound else nothing
+    lists = {name: content.get(name) for name in nothing}
+    is_sound = all(isinstance(some, list) and all(map(_is_alert, some)) for some in lists.values())
+    return lists if is_sound else nothing
 
 
 def write_alerts(store: Store, on: list[dict[str, Any]], raised: list[dict[str, Any]]) -> None:
@@ -42,8 +42,8 @@ def write_alerts(store: Store, on: list[dict[str, Any]], raised: list[dict[str, 
     store.put(NAME, document.seal({"on": on, "raised": raised[-MOST:]}))
 
 
-def _is_alert(one: Any) -> bool:
-    if not isinstance(one, dict) or not isinstance(one.get("when"), str):
+def _is_alert(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("when"), str):
         return False
-    numbers = [one.get(name) for name in ("value", "row", "at")]
+    numbers = [entry.get(name) for name in ("value", "row", "at")]
     return all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers)

@@ -55,8 +55,8 @@ class RowRanges:
     @classmethod
     def of(cls, run_json: Mapping[str, Any], n_rows: int) -> RowRanges:
         """Return the ranges that the shards of a run learn; by default all rows of its stream."""
-        found = run_json.get(RANGES)
-        return cls.whole(n_rows) if found is None else cls(tuple((a, b) for a, b in found))
+        ranges = run_json.get(RANGES)
+        return cls.whole(n_rows) if ranges is None else cls(tuple((a, b) for a, b in ranges))
 
     @property
     def n_parts(self) -> int:

@@ -384,31 +384,31 @@ class Run:
         """Return what all attempts that ended add up to; None where none is noted."""
         return work_of(self.store)
 
-    def _resolve_race(self, own: Manifest, error: FencedError) -> Manifest:
+    def _resolve_race(self, new: Manifest, error: FencedError) -> Manifest:
         try:
-            there = self.manifest(own.position)
+            there = self.manifest(new.position)
         except CorruptError:
             warnings.warn(
-                f"{own.name} in {self.url} was damaged and is written again.", stacklevel=3
+                f"{new.name} in {self.url} was damaged and is written again.", stacklevel=3
             )
-            self.store.put(own.name, own.to_bytes())
-            return own
-        if there.state == own.state:
+            self.store.put(new.name, new.to_bytes())
+            return new
+        if there.state == new.state:
             return there
-        if there.bases or own.bases:
+        if there.bases or new.bases:
             damage = self._damage_of(there)
-            if damage is not None and self._damage_of(own) is None:
+            if damage is not None and self._damage_of(new) is None:
                 warnings.warn(
-                    f"{own.name} in {self.url} needs what is damaged and is written again: "
+                    f"{new.name} in {self.url} needs what is damaged and is written again: "
                     f"{damage}",
                     stacklevel=3,
                 )
-                self.store.put(own.name, own.to_bytes())
-                return own
-            if self._is_same(own, there):
+                self.store.put(new.name, new.to_bytes())
+                return new
+            if self._is_same(new, there):
                 return there
         raise FencedError(
-            f"Position {own.position} of {self.url} was committed with another state: another "
+            f"Position {new.position} of {self.url} was committed with another state: another "
             "writer uses this run, or it was made by another version. Stop the other writer, or "
             "choose another folder."
         ) from error
@@ -422,7 +422,7 @@ class Run:
             return error
         return None
 
-    def _is_same(self, own: Manifest, there: Manifest) -> bool:
+    def _is_same(self, new: Manifest, there: Manifest) -> bool:
         """Whether two manifests are of the same states, however these are written.
 
         Raises
@@ -432,12 +432,12 @@ class Run:
         """
         from dmondrian.checkpoint.deltas import are_same
 
-        if (own.position, own.plan) != (there.position, there.plan):
+        if (new.position, new.plan) != (there.position, there.plan):
             return False
-        return own.shards.keys() == there.shards.keys() and all(
+        return new.shards.keys() == there.shards.keys() and all(
             shard["digest"] == there.shards[n]["digest"]
             or are_same(self.get_blob, there.shards[n], shard)
-            for n, shard in own.shards.items()
+            for n, shard in new.shards.items()
         )
 
 

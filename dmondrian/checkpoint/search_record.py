@@ -38,23 +38,27 @@ def read_rounds(store: Store, folder: str = "") -> list[dict[str, Any]]:
 
 def losses_of(about: Mapping[str, Any]) -> dict[int, float]:
     """Return the losses of a round, by candidate."""
-    found = {int(number): loss for number, loss, _ in about["metrics"]}
-    return {number: math.nan if loss is None else float(loss) for number, loss in found.items()}
+    losses = {int(number): loss for number, loss, _ in about["metrics"]}
+    return {number: math.nan if loss is None else float(loss) for number, loss in losses.items()}
 
 
 def results(rounds: Sequence[Mapping[str, Any]], n: int) -> list[dict[str, Any]]:
     """Return "rows", "loss", "rank" and "metrics" of each of n candidates, by number."""
-    found: list[dict[str, Any]] = [{} for _ in range(n)]
+    results_of_candidates: list[dict[str, Any]] = [{} for _ in range(n)]
     rank = n
     for about in rounds:
         losses, left = losses_of(about), set(about["going_on"])
         for number, _, metrics in about["metrics"]:
-            found[number] = {"rows": about["rows"], "loss": losses[number], "rank": 1}
-            found[number]["metrics"] = metrics
+            results_of_candidates[number] = {
+                "rows": about["rows"],
+                "loss": losses[number],
+                "rank": 1,
+            }
+            results_of_candidates[number]["metrics"] = metrics
         for number in reversed([k for k in ranking(losses) if k not in left]):
-            found[number]["rank"] = rank
+            results_of_candidates[number]["rank"] = rank
             rank -= 1
-    return found
+    return results_of_candidates
 
 
 @dataclass(frozen=True)
@@ -80,10 +84,10 @@ def stored_search(store: Store) -> StoredSearch | None:
     """Return the search of a run; None where there was none."""
     name = f"{FOLDER}/{ASKED}"
     try:
-        asked = document.unseal(store.get(name, document.MAX_BYTES), name)
+        request = document.unseal(store.get(name, document.MAX_BYTES), name)
     except NotFoundError:
         return None
-    estimators, rounds = list(asked["estimators"]), read_rounds(store, f"{FOLDER}/")
+    estimators, rounds = list(request["estimators"]), read_rounds(store, f"{FOLDER}/")
     if not rounds or not rounds[-1]["is_last"]:
         return StoredSearch(estimators, None, {})
     winner = int(rounds[-1]["going_on"][0])
@@ -92,10 +96,12 @@ def stored_search(store: Store) -> StoredSearch | None:
 
 def _varied(estimators: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
     """Return the parameters of each candidate that differ among them."""
-    given = [dict(parameters) for _, parameters in estimators]
-    names = list(dict.fromkeys(key for one in given for key in one))
-    varied = [key for key in names if len({repr(one.get(key)) for one in given}) > 1]
-    return [{key: one.get(key) for key in varied} for one in given]
+    candidates = [dict(parameters) for _, parameters in estimators]
+    names = list(dict.fromkeys(key for candidate in candidates for key in candidate))
+    varied = [
+        key for key in names if len({repr(candidate.get(key)) for candidate in candidates}) > 1
+    ]
+    return [{key: candidate.get(key) for key in varied} for candidate in candidates]
 
 
 def searched(store: Store) -> dict[str, Any] | None:
@@ -107,11 +113,11 @@ def searched(store: Store) -> dict[str, Any] | None:
     if not rounds:
         return None
     name = f"{FOLDER}/{ASKED}"
-    asked = document.unseal(store.get(name, document.MAX_BYTES), name)
-    varied = _varied(asked["estimators"])
+    request = document.unseal(store.get(name, document.MAX_BYTES), name)
+    varied = _varied(request["estimators"])
     candidates = [
-        {"settings": one, **about}
-        for one, about in zip(varied, results(rounds, len(varied)), strict=True)
+        {"settings": settings, **about}
+        for settings, about in zip(varied, results(rounds, len(varied)), strict=True)
     ]
     return {
         "loss": rounds[-1]["loss"],

@@ -57,7 +57,7 @@ class Contents:
     calibration: Any  # of the whole forest, as JSON, where it was saved by an estimator
 
 
-def model_blobs(found: ModelParts) -> list[Blob]:
+def model_blobs(parts: ModelParts) -> list[Blob]:
     """List the blobs that make up a model, in the order of their trees' numbers.
 
     Raises
@@ -66,7 +66,7 @@ def model_blobs(found: ModelParts) -> list[Blob]:
         A manifest names other shards than its run.json.
     """
     blobs = []
-    for run, manifest in found:
+    for run, manifest in parts:
         if not manifest.shards:
             raise CorruptError(f"{manifest.name} in {run.url} names no shard: there is no forest.")
         declared = run.run_json.get("shards")
@@ -78,8 +78,8 @@ def model_blobs(found: ModelParts) -> list[Blob]:
             )
         for number, shard in manifest.shards.items():
             first, stop = ranges[number]
-            own = shard["digest"], shard["bytes"]
-            blobs.append(Blob(run.url, number, first, stop, *own, base_of(shard)))
+            digest_and_size = shard["digest"], shard["bytes"]
+            blobs.append(Blob(run.url, number, first, stop, *digest_and_size, base_of(shard)))
     return sorted(blobs, key=lambda blob: (blob.first, blob.shard))
 
 
@@ -115,8 +115,8 @@ def load_trees(blobs: Sequence[Blob], with_boxes: bool = True) -> Forest:
     free = usable_bytes()
     for blob in blobs:
         # Half: differences, and forests that follow a stream, are built beside all their arrays.
-        other = parts[0] if parts else None
-        parts.append(_load(runs[blob.run], blob, free // 2, other, with_boxes))
+        other_shard = parts[0] if parts else None
+        parts.append(_load(runs[blob.run], blob, free // 2, other_shard, with_boxes))
         free -= parts[-1].n_bytes
     try:
         return parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
@@ -155,10 +155,10 @@ def _load(
 ) -> Forest:
     from dmondrian.drift.drift_forest import forest_from_state
 
-    own, without = (blob.digest, blob.n_bytes), _left_out(with_boxes)
+    blob_id, without = (blob.digest, blob.n_bytes), _left_out(with_boxes)
     try:
         state = read_state(
-            run.get_blob, *own, name=_named(blob), max_bytes=max_bytes, without=without
+            run.get_blob, *blob_id, name=_named(blob), max_bytes=max_bytes, without=without
         )
         return forest_from_state(state.header, state.trees, other_shard, with_boxes)
     except (CorruptError, ParameterError) as error:

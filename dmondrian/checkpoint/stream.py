@@ -125,12 +125,12 @@ class Stream:
 
     def _tags(self) -> dict[int, str]:
         """Return the tags of all links by their numbers, ascending."""
-        found = {
+        tags = {
             int(match[1]): tag
             for name, tag in self._store.tags(FOLDER).items()
             if (match := _LINK.fullmatch(name)) and name == _link_name(int(match[1]))
         }
-        return dict(sorted(found.items()))
+        return dict(sorted(tags.items()))
 
     def _read_chain(self, tags: Mapping[int, str]) -> list[_Step]:
         links: list[tuple[int, _Link]] = []
@@ -296,7 +296,7 @@ class Stream:
         self._store.delete([n for n in there if n.endswith(".parquet") and n not in known])
 
     def _delete_before(self, number: int) -> None:
-        self._store.delete(_link_name(one) for one in self._tags() if one < number)
+        self._store.delete(_link_name(link) for link in self._tags() if link < number)
 
     def _needed(self) -> set[str | None] | None:
         """Return the plans that checkpoints are of; None if one of these cannot be read."""
@@ -329,19 +329,21 @@ class Stream:
         chain = self._chain()
         if digest == chain[-1].digest:
             return
-        known = [k for k, one in enumerate(chain) if one.digest == digest or one.digest in earlier]
+        known = [
+            k for k, step in enumerate(chain) if step.digest == digest or step.digest in earlier
+        ]
         if not known:
             raise CorruptError(f"{self._store.url} has another stream than the plan {digest}")
-        kept, others = chain[: known[-1] + 1], chain[known[-1] + 1 :]
-        self._refuse_to_drop([step.digest for step in others])
+        kept, dropped = chain[: known[-1] + 1], chain[known[-1] + 1 :]
+        self._refuse_to_drop([step.digest for step in dropped])
         is_new, last = kept[-1].digest != digest, kept[-1].number
         if is_new and plan is not None:
             self._store.put(_plan_name(digest), plan)
-        if others and others[0].number == last:  # one link has those that stay and those that go
+        if dropped and dropped[0].number == last:  # one link has those that stay and those that go
             plans = [*(step.digest for step in kept), *([digest] if is_new else [])]
             self._begin_anew(chain[-1].number + 1, plans)
             return
-        for step in reversed(others):
+        for step in reversed(dropped):
             self._store.delete(_link_name(step.number))
         if is_new:
             link = document.seal({"plan": digest, "after": kept[-1].digest})

@@ -45,15 +45,17 @@ class Summary:
 
         gains: tuple[Exact, ...] | None = None
         if why_none(forest.parameters.to_json()) is None:
-            gains = _sums(zip(*(own.tolist() for own in tree_gains(forest)), strict=True))
+            gains = _sums(
+                zip(*(gains_of_tree.tolist() for gains_of_tree in tree_gains(forest)), strict=True)
+            )
         n_bytes, covering = loaded_bytes(forest.store.trees), None
         if forest.covering_trees is not None:
             groups = [trees for trees in (forest.covering_trees, forest.scaled_trees) if trees]
-            own = sum(map(loaded_bytes, groups))
+            covering_bytes = sum(map(loaded_bytes, groups))
             n_nodes = int(forest.n_nodes) - forest.store.n_nodes
-            counts = sum(map(len, groups)), n_nodes, own
+            counts = sum(map(len, groups)), n_nodes, covering_bytes
             covering = dict(zip(_COVERING, counts, strict=True))
-            n_bytes += own
+            n_bytes += covering_bytes
         rows = getattr(forest, "rows_so_far", None)
         return cls(int(forest.n_nodes), n_bytes, gains, covering=covering, rows=rows)
 
@@ -89,14 +91,16 @@ class Summary:
         if parameters is not None and not isinstance(parameters, dict):
             raise ValueError("parameters should be an object")
         for name, names in (("covering", _COVERING), ("rows", _ROWS)):
-            found = values.get(name, None)
-            if found is not None:
-                is_object = isinstance(found, dict) and set(found) == set(names)
-                if not is_object or not all(type(n) is int and n >= 0 for n in found.values()):
+            counts_there = values.get(name, None)
+            if counts_there is not None:
+                is_object = isinstance(counts_there, dict) and set(counts_there) == set(names)
+                if not is_object or not all(
+                    type(n) is int and n >= 0 for n in counts_there.values()
+                ):
                     raise ValueError(f"{name} should be counts of {', '.join(names)}, or null")
         covering, rows = values.get("covering"), values.get("rows")
-        own = None if gains is None else tuple(tuple(map(float, gain)) for gain in gains)
-        return cls(values["nodes"], values["memory_bytes"], own, parameters, covering, rows)
+        gain_tuples = None if gains is None else tuple(tuple(map(float, gain)) for gain in gains)
+        return cls(values["nodes"], values["memory_bytes"], gain_tuples, parameters, covering, rows)
 
     def importances(self) -> list[float] | None:
         """Return the share of each feature in the gains of all splits; zeros if none pays."""
@@ -117,17 +121,21 @@ def total(parts: Sequence[Summary | None]) -> Summary | None:
         gains = _sums(chain.from_iterable(column) for column in columns)
     nodes, memory = sum(p.nodes for p in known), sum(p.memory_bytes for p in known)
     covering = [part.covering for part in known if part.covering is not None]
-    counts = {name: sum(own[name] for own in covering) for name in _COVERING} if covering else None
+    counts = (
+        {name: sum(counts_of_part[name] for counts_of_part in covering) for name in _COVERING}
+        if covering
+        else None
+    )
     return Summary(nodes, memory, gains, known[0].parameters, counts, known[0].rows)
 
 
 def _sums(columns: Iterable[Iterable[float]]) -> tuple[Exact, ...] | None:
     """Return the sum of each column, or None where float64 does not hold one of them."""
-    own = [list(column) for column in columns]
-    if not all(math.isfinite(value) for column in own for value in column):
+    values_of_columns = [list(column) for column in columns]
+    if not all(math.isfinite(value) for column in values_of_columns for value in column):
         return None
     try:
-        return tuple(map(exact_sum, own))
+        return tuple(map(exact_sum, values_of_columns))
     except OverflowError:
         return None
 

@@ -85,8 +85,8 @@ _OTHER_REGION = (
 
 def code_of(text: str) -> str:
     """Return the code of an error that an object store answered with, in lower case; "" if none."""
-    found = re.search(r"<Code>(\w+)</Code>", text)
-    return "" if found is None else found[1].lower()
+    match = re.search(r"<Code>(\w+)</Code>", text)
+    return "" if match is None else match[1].lower()
 
 
 def no_bucket(url: str) -> str:

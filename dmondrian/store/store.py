@@ -179,8 +179,8 @@ class Store:
 
         def listed() -> dict[str, int]:
             pages = obstore.list(self._backend, prefix=prefix or None)
-            found = ((str(entry["path"]), int(entry["size"])) for page in pages for entry in page)
-            return dict(sorted(found))
+            sizes = ((str(entry["path"]), int(entry["size"])) for page in pages for entry in page)
+            return dict(sorted(sizes))
 
         return self._call("listing", prefix or "objects", listed)
 
@@ -192,12 +192,12 @@ class Store:
 
         def listed() -> dict[str, str]:
             pages = obstore.list(self._backend, prefix=prefix or None)
-            found = (
+            tags = (
                 (str(entry["path"]), str(entry.get("e_tag") or ""))
                 for page in pages
                 for entry in page
             )
-            return dict(sorted(found))
+            return dict(sorted(tags))
 
         return self._call("listing", prefix or "objects", listed)
 

@@ -30,10 +30,14 @@ def check_writable(url: str | os.PathLike[str]) -> None:
     made: list[Path] = []
     if address.scheme == "file":
         folder = Path(address.path)
-        made = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
+        made = [
+            folder_above
+            for folder_above in (folder, *folder.parents)
+            if not os.path.exists(folder_above)
+        ]
     try:
         open_store(url).probe()
     finally:
-        for one in made:
+        for made_folder in made:
             with suppress(OSError):  # never made, or somebody else uses it by now
-                one.rmdir()
+                made_folder.rmdir()

@@ -158,7 +158,7 @@ def search(
     wanted = None if lags is None else _checked_lags(lags, estimators, target, plan_options)
     url = parse_address(folder).url
     with suppress(NotFoundError):  # a new one
-        refuse_data(open_store(url, create=False), "a search", ASKED, own=[PLAN])
+        refuse_data(open_store(url, create=False), "a search", ASKED, own_files=[PLAN])
     place = url if run is None else checked_folder(run, data)
     check_writable(url)
     if wanted is not None:
@@ -174,7 +174,7 @@ def _checked_lags(
 ) -> dict[str, Any]:
     """Return settings of lags that all estimators can have."""
     is_shuffled = bool(options.get("shuffle"))
-    delays = dict.fromkeys(getattr(one, "delay", 1) for one in estimators)
+    delays = dict.fromkeys(getattr(estimator, "delay", 1) for estimator in estimators)
     return [checked_lags(lags, target, delay, is_shuffled) for delay in delays][-1]
 
 
@@ -194,13 +194,13 @@ def _search(
     store = open_store(url)  # not earlier: data that cannot be learned leave no folder
     _freeze(store, plan)
     params = _params_of(store, estimators)
-    asked = {
+    request = {
         "estimators": params,
         "rows": rows,
         "plan": plan.digest,
     }
     try:
-        store.put_same(ASKED, document.seal(asked))
+        store.put_same(ASKED, document.seal(request))
     except FencedError:
         raise CheckpointError(
             f"{store.url} is the folder of a search of other settings, data or rows: choose "
@@ -210,10 +210,10 @@ def _search(
     done = read_rounds(store)
     with ExitStack() as stack:
         connect = Connection(stack, client, n_workers, threads)
-        known = [own.get("calibrate", False) for _, own in params]
+        known = [parameters.get("calibrate", False) for _, parameters in params]
         candidates = _candidates(estimators, known, plan, store) if not _is_over(done) else []
         ends = _ends(candidates, len(estimators), n_rows, plan.n_rows, done)
-        living = done[-1]["going_on"] if done else [one.number for one in candidates]
+        living = done[-1]["going_on"] if done else [candidate.number for candidate in candidates]
         for number in range(len(done), len(ends)):
             if len(living) == 1 and number > 0:
                 break
@@ -221,20 +221,20 @@ def _search(
                 store.url, plan.digest, number, ends[number - 1] if number else 0, ends[number],
                 tuple(candidates[k] for k in living), _threads(threads),
             )  # fmt: skip
-            found = _run_round(connect(), order)
+            metrics = _run_round(connect(), order)
             last = number + 1 == len(ends)
-            losses = {k: _loss(candidates[k].loss, found[k]) for k in living}
+            losses = {k: _loss(candidates[k].loss, metrics[k]) for k in living}
             living = going_on(losses, last)
             about = {
                 "round": number, "rows": ends[number], "rounds": ends, "going_on": living,
                 "is_last": last or len(living) == 1, "loss": candidates[0].loss,
-                "metrics": [[k, losses[k], found[k]] for k in sorted(found)],
+                "metrics": [[k, losses[k], metrics[k]] for k in sorted(metrics)],
             }  # fmt: skip
             store.put_same(f"{ROUNDS}/{number:02d}.json", document.seal(about))
             done.append(about)
             _log.info(
                 "after %s, %s learned, %s left, the best with %s %.5g",
-                counted(ends[number], "row"), counted(len(found), "candidate"), len(living),
+                counted(ends[number], "row"), counted(len(metrics), "candidate"), len(living),
                 candidates[0].loss, min(losses.values()),
             )  # fmt: skip
     store.delete(store.list("states"))
@@ -253,27 +253,27 @@ def check_comparable(estimators: Sequence[Any]) -> None:
         raise ParameterError(
             f"{counted(len(estimators), 'candidate')} to search; expected 1 to {MOST}"
         )
-    if len({is_classifier(one) for one in estimators}) > 1:
+    if len({is_classifier(estimator) for estimator in estimators}) > 1:
         raise ParameterError("classifiers and regressors cannot be compared: they have no one loss")
-    for one in estimators:
-        check_parameters(one)
-        if "kernel" in one.algorithm or "density" in one.algorithm:
+    for estimator in estimators:
+        check_parameters(estimator)
+        if "kernel" in estimator.algorithm or "density" in estimator.algorithm:
             raise ParameterError(
-                f"{one.algorithm} is not searched: its rows are not forecast one by one before "
-                "they are learned; compare runs of it with `dmondrian compare`"
+                f"{estimator.algorithm} is not searched: its rows are not forecast one by one "
+                "before they are learned; compare runs of it with `dmondrian compare`"
             )
-    losses = {getattr(one, "loss", None) for one in estimators}
+    losses = {getattr(estimator, "loss", None) for estimator in estimators}
     if len(losses) > 1:
         raise ParameterError(f"loss is {sorted(map(str, losses))}: expected one loss for all")
 
 
 def _plan(estimators: Sequence[Any], data: Any, target: str, options: Mapping[str, Any]) -> Plan:
     """Return the stream of a search."""
-    for one in estimators:
-        one._check_time(options.get("time"))
+    for estimator in estimators:
+        estimator._check_time(options.get("time"))
     task = "classification" if is_classifier(estimators[0]) else "regression"
     plan = make_plan(data, target=target, task=task, **options)
-    weights = {weighted(plan, one).schema.class_weight for one in estimators}
+    weights = {weighted(plan, estimator).schema.class_weight for estimator in estimators}
     if len(weights) > 1:
         raise ParameterError("class_weight differs: losses of other weights cannot be compared")
     plan = weighted(plan, estimators[0])
@@ -303,30 +303,34 @@ def _params_of(store: Store, estimators: Sequence[Any]) -> list[list[Any]]:
     thens = [then for _, then in stored]
     thens += [None] * (len(estimators) - len(thens))
     return [
-        [one.algorithm, params_known_then(one, then)]
-        for one, then in zip(estimators, thens, strict=False)
+        [estimator.algorithm, params_known_then(estimator, then)]
+        for estimator, then in zip(estimators, thens, strict=False)
     ]
 
 
 def _candidates(
     estimators: Sequence[Any], calibrates: Sequence[bool | str], plan: Plan, store: Store
 ) -> list[Candidate]:
-    found = []
+    candidates = []
     schema = plan.schema
     n_classes = len(schema.classes or ())
-    if any(one._auto_settings(schema.n_features, n_classes) for one in estimators):
+    if any(estimator._auto_settings(schema.n_features, n_classes) for estimator in estimators):
         _log.info("choosing automatic settings of %s", counted(len(estimators), "candidate"))
-    for number, (one, calibrate) in enumerate(zip(estimators, calibrates, strict=True)):
-        parameters = resolve_parameters(one, plan, f"{store.url}/none", is_logged=False)
+    for number, (estimator, calibrate) in enumerate(zip(estimators, calibrates, strict=True)):
+        parameters = resolve_parameters(estimator, plan, f"{store.url}/none", is_logged=False)
         resolved = ForestParameters.from_json(dict(parameters))
-        found.append(
+        candidates.append(
             Candidate(
-                number, parameters, int(one.n_estimators), calibrate, _loss_name(one, resolved)
+                number,
+                parameters,
+                int(estimator.n_estimators),
+                calibrate,
+                _loss_name(estimator, resolved),
             )
         )
-    for one in {repr(c.parameters): c for c in found}.values():
-        warm(ForestParameters.from_json(dict(one.parameters)), one.calibrate)
-    return found
+    for candidate in {repr(c.parameters): c for c in candidates}.values():
+        warm(ForestParameters.from_json(dict(candidate.parameters)), candidate.calibrate)
+    return candidates
 
 
 def _loss_name(estimator: Any, parameters: ForestParameters) -> str:
@@ -354,7 +358,9 @@ def _ends(
     if done:
         ends: list[int] = done[0]["rounds"]
         return ends
-    kinds = {kind_of(ForestParameters.from_json(dict(one.parameters))) for one in candidates}
+    kinds = {
+        kind_of(ForestParameters.from_json(dict(candidate.parameters))) for candidate in candidates
+    }
     ends = rounds(n, n_rows)
     if kinds.isdisjoint(SLICED_KINDS):
         return ends
@@ -373,7 +379,7 @@ def _run_round(client: Client, order: Advance) -> dict[int, dict[str, float]]:
     """Run the tasks of a round, candidates dealt to the workers; return all metrics."""
     workers = Workers(client, _WITHOUT_WORKERS)
     workers.refresh(now=True)
-    by_number = {one.number: one for one in order.candidates}
+    by_number = {candidate.number: candidate for candidate in order.candidates}
     orders = [
         replace(order, candidates=tuple(by_number[k] for k in group))
         for group in dealt(sorted(by_number), max(1, len(workers.threads)))
@@ -385,10 +391,10 @@ def _run_round(client: Client, order: Advance) -> dict[int, dict[str, float]]:
             with suppress(TimeoutError), client.as_current():
                 pending = set(wait(pending, timeout=_TICK, return_when="FIRST_COMPLETED").not_done)
             workers.refresh()
-        found: dict[int, dict[str, float]] = {}
-        for one in client.gather(futures):
-            found |= one
-        return found
+        metrics: dict[int, dict[str, float]] = {}
+        for metrics_of_task in client.gather(futures):
+            metrics |= metrics_of_task
+        return metrics
     except KilledWorker as error:
         raise ClusterError(
             f"a task of round {order.round} ended its workers again and again, so their memory may "
