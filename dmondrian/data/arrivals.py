@@ -94,10 +94,10 @@ class Arrivals:
                     self._commits[uri] = version, time_of(table)
                 continue
             try:
-                found, _ = list_files(item, self._known, lost)
+                files, _ = list_files(item, self._known, lost)
             except NoFilesError:
                 continue  # they may come
-            listed.update((file.uri, file) for file in found)
+            listed.update((file.uri, file) for file in files)
         fresh = [file for file in listed.values() if not self._is_known(file)]
         with ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
             checked = zip(fresh, pool.map(_why_not_whole, fresh), strict=True)

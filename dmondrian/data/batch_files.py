@@ -227,8 +227,8 @@ class BatchFiles:
         DataError
         """
         names = {name for name in self._store.list() if name.endswith(".parquet")}
-        if others := sorted(name for name in names if not _NAME.fullmatch(name)):
-            raise DataError(f"{self.out}/{others[0]} was not written by this; take it out")
+        if strange := sorted(name for name in names if not _NAME.fullmatch(name)):
+            raise DataError(f"{self.out}/{strange[0]} was not written by this; take it out")
         for number, end in enumerate(np.cumsum(self._state.sizes), start=1):
             if end > position and _name(number) not in names:
                 raise DataError(
@@ -263,7 +263,7 @@ class BatchFiles:
         return sum(self._state.sizes[:done]) + self._n_waiting()
 
     def _n_waiting(self) -> int:
-        return sum(len(one.rows) for one in self._waiting)
+        return sum(len(batch.rows) for batch in self._waiting)
 
     def _add(self, item: Any) -> None:
         """Take an item of the source."""
@@ -333,18 +333,18 @@ class BatchFiles:
 
     def _cut(self, n: int) -> tuple[pa.Table, dict[Partition, int]]:
         """Return the first rows that wait, which wait no more, and the offsets behind them."""
-        found: list[pa.Table] = []
+        tables: list[pa.Table] = []
         offsets: dict[Partition, int] = {}
         while n:
-            one = self._waiting.pop(0)
-            if len(one.rows) > n:
-                one, rest = one.cut(n)
+            batch = self._waiting.pop(0)
+            if len(batch.rows) > n:
+                batch, rest = batch.cut(n)
                 self._waiting.insert(0, rest)
-            n -= len(one.rows)
-            found.append(one.rows)
-            if one.partition is not None:
-                offsets[one.partition] = one.end
-        return pa.concat_tables(found), offsets
+            n -= len(batch.rows)
+            tables.append(batch.rows)
+            if batch.partition is not None:
+                offsets[batch.partition] = batch.end
+        return pa.concat_tables(tables), offsets
 
     def _write(self, n: int, is_round: bool = False) -> None:
         """Write the first rows that wait to a file."""
@@ -353,7 +353,7 @@ class BatchFiles:
         state = self._state
         table, behind = self._cut(n)
         offsets = {**state.position.offsets, **behind}
-        inside = next((one.partition for one in self._waiting[:1] if one.is_rest), None)
+        inside = next((batch.partition for batch in self._waiting[:1] if batch.is_rest), None)
         chain = _chained(state.chain or hashlib.sha256().hexdigest(), table)
         sizes = (*state.sizes, n)
         about = {
@@ -388,13 +388,13 @@ class BatchFiles:
         if about is None:
             raise DataError(f"{uri} was not written by this; take it out")
         try:
-            found = json.loads(about)
-            sizes = tuple(int(size) for size in found["sizes"])
-            offsets = {key: int(value) for key, value in found["offsets"]}
+            stored = json.loads(about)
+            sizes = tuple(int(size) for size in stored["sizes"])
+            offsets = {key: int(value) for key, value in stored["offsets"]}
             position = Position(sum(sizes), offsets)
             # Earlier versions did not note these.
-            more = bool(found.get("round", False)), found.get("inside")
-            return _State(position, str(found["chain"]), int(names[-1][:10]), sizes, *more)
+            more = bool(stored.get("round", False)), stored.get("inside")
+            return _State(position, str(stored["chain"]), int(names[-1][:10]), sizes, *more)
         except (LookupError, TypeError, ValueError) as error:
             raise CorruptError(f"{uri} has no position of its source: {error}") from error
 
@@ -415,10 +415,10 @@ def _called(source: Callable[[Position], Iterable[Any]], position: Position) -> 
         raise ParameterError(f"{expected} ({error})") from error
     except ValueError:  # it has no signature that could be known
         pass
-    found = source(position)
-    if not isinstance(found, Iterable):
-        raise ParameterError(f"{expected}; it returned a {type(found).__name__}")
-    return iter(found)
+    batches = source(position)
+    if not isinstance(batches, Iterable):
+        raise ParameterError(f"{expected}; it returned a {type(batches).__name__}")
+    return iter(batches)
 
 
 def _name(number: int) -> str:

@@ -84,19 +84,19 @@ class FileColumns:
             self.fingerprint.take(at),
             self.size[places],
             partition.reshape(-1).astype(np.int32),
-            tuple(self.partitions[one] for one in used.tolist()),
+            tuple(self.partitions[number] for number in used.tolist()),
         )
 
-    def joined(self, other: FileColumns) -> FileColumns:
+    def joined(self, later: FileColumns) -> FileColumns:
         """Return these files and then others."""
-        known = {one: place for place, one in enumerate(self.partitions)}
-        places = [known.setdefault(one, len(known)) for one in other.partitions]
+        known = {partition: place for place, partition in enumerate(self.partitions)}
+        places = [known.setdefault(partition, len(known)) for partition in later.partitions]
         return FileColumns(
-            pa.concat_arrays([self.uri, other.uri]),
-            pa.concat_arrays([self.stamp, other.stamp]),
-            pa.concat_arrays([self.fingerprint, other.fingerprint]),
-            np.concatenate([self.size, other.size]),
-            np.concatenate([self.partition, np.array(places, np.int32)[other.partition]]),
+            pa.concat_arrays([self.uri, later.uri]),
+            pa.concat_arrays([self.stamp, later.stamp]),
+            pa.concat_arrays([self.fingerprint, later.fingerprint]),
+            np.concatenate([self.size, later.size]),
+            np.concatenate([self.partition, np.array(places, np.int32)[later.partition]]),
             tuple(known),
         )
 
@@ -198,18 +198,18 @@ class BlockTable(Sequence[Block]):
         """Return the blocks at which a mask of shape (n_blocks,) is true."""
         return BlockTable(self._numbers[mask], self._file[mask], self._files)
 
-    def __add__(self, others: Iterable[Block]) -> BlockTable:
+    def __add__(self, later: Iterable[Block]) -> BlockTable:
         """Return these blocks and then others."""
-        one, other = self._alone(), BlockTable.of(others)._alone()
+        first, second = self._alone(), BlockTable.of(later)._alone()
         return BlockTable(
-            np.concatenate([one._numbers, other._numbers]),
-            np.concatenate([one._file, other._file + np.int32(len(one._files.size))]),
-            one._files.joined(other._files),
+            np.concatenate([first._numbers, second._numbers]),
+            np.concatenate([first._file, second._file + np.int32(len(first._files.size))]),
+            first._files.joined(second._files),
         )
 
-    def __radd__(self, others: Iterable[Block]) -> BlockTable:
+    def __radd__(self, earlier: Iterable[Block]) -> BlockTable:
         """Return others and then these blocks."""
-        return BlockTable.of(others) + self
+        return BlockTable.of(earlier) + self
 
     def _alone(self) -> BlockTable:
         """Return this table without files that none of its blocks is of."""
@@ -255,7 +255,7 @@ class BlockTable(Sequence[Block]):
             files.uri.take(at).to_pylist(),
             files.size[used].tolist(),
             files.stamp.take(at).to_pylist(),
-            [files.partitions[one] for one in files.partition[used].tolist()],
+            [files.partitions[number] for number in files.partition[used].tolist()],
             files.fingerprint.take(at).to_pylist(),
         )
         known = list(zip(*columns, strict=True))
@@ -273,7 +273,7 @@ class BlockTable(Sequence[Block]):
             return True
         if not isinstance(other, (BlockTable, tuple, list)) or len(self) != len(other):
             return False
-        return all(one == another for one, another in zip(self, other, strict=True))
+        return all(block == other_block for block, other_block in zip(self, other, strict=True))
 
     def __hash__(self) -> int:
         """Return a number that is equal for equal tables."""
@@ -284,10 +284,13 @@ class BlockTable(Sequence[Block]):
         return f"BlockTable({len(self):,} blocks, {self.n_files:,} files)"
 
 
-def _pairs(one: pa.Array, other: pa.Array) -> Iterator[tuple[str, str]]:
+def _pairs(first_column: pa.Array, second_column: pa.Array) -> Iterator[tuple[str, str]]:
     """Yield the texts of two columns, some at a time."""
-    for first in range(0, len(one), _BATCH):
-        texts = one.slice(first, _BATCH).to_pylist(), other.slice(first, _BATCH).to_pylist()
+    for first in range(0, len(first_column), _BATCH):
+        texts = (
+            first_column.slice(first, _BATCH).to_pylist(),
+            second_column.slice(first, _BATCH).to_pylist(),
+        )
         yield from zip(*texts, strict=True)
 
 

@@ -25,12 +25,12 @@ def bound_columns(parameters: Mapping[str, Any], schema: Schema | None) -> list[
     directions = (parameters.get("drift") or {}).get("monotone") or []
     if schema is None:
         return [f"x{j}" for j, direction in enumerate(directions) if direction]
-    found, start = [], 0
+    names, start = [], 0
     for column in schema.columns:
         if any(directions[start : start + column.width]):
-            found.append(column.name)
+            names.append(column.name)
         start += column.width
-    return found
+    return names
 
 
 def importances_of_columns(
@@ -60,10 +60,10 @@ def importances_of_columns(
         return [], reason
     if schema is None:
         names = stored.get("feature_names") or [f"x{j}" for j in range(len(shares))]
-        found = list(zip(names, shares, strict=True))
+        pairs = list(zip(names, shares, strict=True))
     else:
-        found, start = [], 0
+        pairs, start = [], 0
         for column in schema.columns:
-            found.append((column.name, math.fsum(shares[start : start + column.width])))
+            pairs.append((column.name, math.fsum(shares[start : start + column.width])))
             start += column.width
-    return sorted(found, key=lambda pair: -pair[1]), reason
+    return sorted(pairs, key=lambda pair: -pair[1]), reason

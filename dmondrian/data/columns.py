@@ -56,7 +56,11 @@ def partition_types(
     """
     kinds: dict[str, pa.DataType] = {}
     columns = () if schema is None else schema.columns
-    texts = {one.name for one in columns if one.kind in (CATEGORY, TEXT) and "string" in one.type}
+    texts = {
+        column.name
+        for column in columns
+        if column.kind in (CATEGORY, TEXT) and "string" in column.type
+    }
     typed = {key: kind for file in files for key, kind in file.types}
     for key in partition_keys(files):
         if key in typed:
@@ -239,8 +243,8 @@ def check_types(
     """Refuse sources whose columns do not fit those of the schema."""
     wanted = {column.name: column for column in schema.columns}
     roles = schema.target, schema.weight, schema.time, *keep
-    others = [name for name in roles if name is not None]
-    missing = [name for name in dict.fromkeys([*wanted, *others]) if name not in types]
+    named_roles = [name for name in roles if name is not None]
+    missing = [name for name in dict.fromkeys([*wanted, *named_roles]) if name not in types]
     not_kept = [name for name in missing if name in keep and name not in wanted]
     if missing and missing == not_kept:
         raise SchemaError(
@@ -256,11 +260,11 @@ def check_types(
                 f"of the training data by name{likely}; rename or add them"
             )
         titles = {schema.time: "the time", schema.weight: "the weight", schema.target: "the target"}
-        own = [f"{name!r}, {titles.get(name, 'asked for to be kept')}" for name in missing]
+        lacking = [f"{name!r}, {titles.get(name, 'asked for to be kept')}" for name in missing]
         raise SchemaError(
-            f"{source} lacks {'; '.join(own)}{likely}: it has the columns of features, and no more "
-            "is needed to score rows, by `score`; to learn or to evaluate them, rename or add what "
-            "lacks"
+            f"{source} lacks {'; '.join(lacking)}{likely}: it has the columns of features, and no "
+            "more is needed to score rows, by `score`; to learn or to evaluate them, rename or add "
+            "what lacks"
         )
     wrong = [
         f"{column.name!r}: expected {column.kind} ({column.type}), got {types[column.name]}"
@@ -280,37 +284,37 @@ def check_kept(keep: Iterable[str], footers: Sequence[Footer]) -> None:
     """Refuse a column to be kept that files have in different types: their rows share a file."""
     for name in keep:
         typed = [(f.file.uri, f.types[name]) for f in footers if name in f.types]
-        for uri, other in typed:
-            if other != typed[0][1]:
+        for uri, kind in typed:
+            if kind != typed[0][1]:
                 raise SchemaError(
                     f"the column {name!r}, asked for to be kept, is {typed[0][1]} in {typed[0][0]} "
-                    f"but {other} in {uri}: expected one type in all files; convert it"
+                    f"but {kind} in {uri}: expected one type in all files; convert it"
                 )
 
 
 def _draft(
     name: str, footers: Sequence[Footer], partition: pa.DataType | None, asked: str | None
 ) -> Draft | str:
-    found: list[tuple[Footer, pa.DataType]] = []
+    typed_footers: list[tuple[Footer, pa.DataType]] = []
     for footer in footers:
         if name in footer.types:
-            found.append((footer, footer.types[name]))
+            typed_footers.append((footer, footer.types[name]))
         elif partition is not None:
-            found.append((footer, partition))
+            typed_footers.append((footer, partition))
         else:
             raise SchemaError(
                 f"{footer.file.uri} has no column {name!r}, which {footers[0].file.uri} has: all "
                 "files of a source need the same columns; add it or put its name in `exclude`"
             )
-    typed = [(footer, type_) for footer, type_ in found if not pa.types.is_null(type_)]
+    typed = [(footer, type_) for footer, type_ in typed_footers if not pa.types.is_null(type_)]
     if not typed:
         return "all null"
     first, type_ = typed[0]
     kinds = [_kind(type_, asked) for _, type_ in typed]
-    for (footer, other), kind in zip(typed, kinds, strict=True):
+    for (footer, other_type), kind in zip(typed, kinds, strict=True):
         if kind[0] != kinds[0][0]:
             raise SchemaError(
-                f"the column {name!r} is {type_} in {first.file.uri} but {other} in "
+                f"the column {name!r} is {type_} in {first.file.uri} but {other_type} in "
                 f"{footer.file.uri}: expected one kind of type; convert it, put its name in "
                 "`exclude`"
                 + (", or take it out of `text`" if asked == TEXT else ", or in `categorical`")
@@ -322,7 +326,7 @@ def _draft(
         )
     if kinds[0][0] is None:
         return kinds[0][1]
-    floating = any(pa.types.is_floating(other) for _, other in typed)
+    floating = any(pa.types.is_floating(type_there) for _, type_there in typed)
     return Draft(name, kinds[0][0], type_, floating)
 
 

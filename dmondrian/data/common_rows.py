@@ -15,22 +15,22 @@ from dmondrian.data.block_table import Block
 from dmondrian.data.plan import Plan
 
 
-def common_rows(one: Plan, other: Plan) -> int:
+def common_rows(first: Plan, second: Plan) -> int:
     """Return how many rows from the first on are the same in both streams, in the same order.
 
     The encoding of the rows is not compared: columns that are left out in one of them are rows of
     the same files still.
     """
-    if (one.shuffle, bool(one.bands)) != (other.shuffle, bool(other.bands)):
+    if (first.shuffle, bool(first.bands)) != (second.shuffle, bool(second.bands)):
         return 0
-    if one.shuffle and one.seed != other.seed:
+    if first.shuffle and first.seed != second.seed:
         return 0
     n_rows = 0
-    for own, of_other in zip(_blocks(one), _blocks(other), strict=False):
-        if not _is_same(own, of_other):
+    for block_of_first, block_of_second in zip(_blocks(first), _blocks(second), strict=False):
+        if not _is_same(block_of_first, block_of_second):
             break
-        n_rows = own[0].position + own[0].rows
-    return _whole_bands(one, other, n_rows) if one.bands else n_rows
+        n_rows = block_of_first[0].position + block_of_first[0].rows
+    return _whole_bands(first, second, n_rows) if first.bands else n_rows
 
 
 def _blocks(plan: Plan) -> Iterator[tuple[Block, tuple[Any, ...], tuple[Any, ...]]]:
@@ -44,22 +44,22 @@ def _blocks(plan: Plan) -> Iterator[tuple[Block, tuple[Any, ...], tuple[Any, ...
 
 
 def _is_same(
-    one: tuple[Block, tuple[Any, ...], tuple[Any, ...]],
-    other: tuple[Block, tuple[Any, ...], tuple[Any, ...]],
+    first: tuple[Block, tuple[Any, ...], tuple[Any, ...]],
+    second: tuple[Block, tuple[Any, ...], tuple[Any, ...]],
 ) -> bool:
-    (own, rows, file), (of_other, other_rows, other_file) = one, other
-    if rows != other_rows or own.size != of_other.size:
+    (block, rows, file), (other_block, other_rows, other_file) = first, second
+    if rows != other_rows or block.size != other_block.size:
         return False
-    if own.fingerprint and of_other.fingerprint:
-        return own.fingerprint == of_other.fingerprint
+    if block.fingerprint and other_block.fingerprint:
+        return block.fingerprint == other_block.fingerprint
     return file == other_file
 
 
-def _whole_bands(one: Plan, other: Plan, n_rows: int) -> int:
+def _whole_bands(first: Plan, second: Plan, n_rows: int) -> int:
     """Return the end of the last band whose row groups, mixed with each other, are all the same."""
     end = 0
-    for own, of_other in zip_longest(one.bands, other.bands):
-        if own is None or own != of_other or own.stop > n_rows:
+    for band, other_band in zip_longest(first.bands, second.bands):
+        if band is None or band != other_band or band.stop > n_rows:
             break
-        end = own.stop
+        end = band.stop
     return end

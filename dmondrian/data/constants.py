@@ -21,13 +21,13 @@ _NO_VALUE, _ONE_MOMENT = "all null", "one moment"
 
 def constants_of(schema: Schema) -> dict[str, str]:
     """Return the one value, as text, of each column that is left out as constant or all null."""
-    found = {}
+    constants = {}
     for name, why in schema.left_out:
         if why == _NO_VALUE:
-            found[name] = _NO_VALUE
+            constants[name] = _NO_VALUE
         elif matched := _CONSTANT.fullmatch(why):
-            found[name] = matched[1]
-    return found
+            constants[name] = matched[1]
+    return constants
 
 
 def note_of_varied(schema: Schema, footers: Sequence[Footer]) -> str | None:

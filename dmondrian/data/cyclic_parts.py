@@ -62,19 +62,19 @@ def on_circle(place: IntArray, turn: IntArray | int, is_cosine: bool) -> FloatAr
     square = x * x
     half_sine, rise = x * _horner(SINE, square), square * _horner(RISE, square)
     quarter = (quarter + int(is_cosine)) % 4
-    found: FloatArray = np.where(
+    values: FloatArray = np.where(
         quarter % 2 == 1,
         np.where(quarter == 1, 1.0 - rise, rise),
         0.5 + np.where(quarter == 0, half_sine, -half_sine),
     )
-    return found
+    return values
 
 
 def _horner(coefficients: list[float], x: FloatArray) -> FloatArray:
     total = np.full(len(x), coefficients[0])
-    for one in coefficients[1:]:
+    for coefficient in coefficients[1:]:
         total *= x
-        total += one
+        total += coefficient
     return total
 
 

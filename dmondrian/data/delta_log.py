@@ -61,9 +61,9 @@ class Entry:
 
     def best(self, is_there: Callable[[str], bool]) -> Iterator[Added]:
         """Yield the files to read: the originals if all of them are there with all rows."""
-        found = [file for entry in self.originals for file in entry.best(is_there)]
-        if found and all(is_there(file.path) and not file.n_masked for file in found):
-            yield from found
+        originals = [file for entry in self.originals for file in entry.best(is_there)]
+        if originals and all(is_there(file.path) and not file.n_masked for file in originals):
+            yield from originals
         else:
             yield from self.files
 
@@ -226,7 +226,9 @@ class Changes:
         gone = [self._files.get(action["path"]) for action in removes]
         hidden = [(self._files.get(action["path"]), n) for action, n in masks if n]
         fresh = [file for file in gone if _is_new(file)]
-        others = [action for action, file in zip(removes, gone, strict=True) if not _is_new(file)]
+        learned_removes = [
+            action for action, file in zip(removes, gone, strict=True) if not _is_new(file)
+        ]
         touched = [*gone, *(file for file, _ in hidden)]
         if all(map(_is_new, touched)):
             olds = self._take_out([file for file in fresh if adds or not file.is_torn])
@@ -247,7 +249,7 @@ class Changes:
                 if file is not None and file.status == NEW:
                     file.is_torn = True
         return _Loss(
-            learned=sum(map(self._rows, others)),
+            learned=sum(map(self._rows, learned_removes)),
             fresh=sum(max(0, file.rows - file.n_masked) for file in fresh),
             masked=sum(n for file, n in hidden if not _is_new(file)),
             masked_fresh=sum(n for file, n in hidden if _is_new(file)),
@@ -276,16 +278,20 @@ class Changes:
 
     def _take_out(self, files: list[Added]) -> list[Entry]:
         """Take the entries of files from those to learn; entries of more files are cut before."""
-        found = list({id(file.entry): file.entry for file in files if file.entry}.values())
+        entries = list({id(file.entry): file.entry for file in files if file.entry}.values())
         taken = []
-        for entry in found:
+        for entry in entries:
             if all(file in files for file in entry.files):
                 taken.append(self._entries.pop(id(entry)))
                 continue
             parts = [Entry([file]) for file in entry.files]
             rest = {}
-            for key, one in self._entries.items():
-                rest.update({id(part): part for part in parts} if one is entry else {key: one})
+            for key, other_entry in self._entries.items():
+                rest.update(
+                    {id(part): part for part in parts}
+                    if other_entry is entry
+                    else {key: other_entry}
+                )
             for part in parts:
                 part.files[0].entry = part
                 if part.files[0] in files:
@@ -403,8 +409,8 @@ def files_to_learn(
         A file is gone and its rows are in others together with rows that were learned; or rows of
         it were updated together with such rows, and left out.
     """
-    found = [file for entry in changes.entries() for file in entry.best(is_there)]
-    gone = [file.path for file in found if not is_there(file.path)]
+    files = [file for entry in changes.entries() for file in entry.best(is_there)]
+    gone = [file.path for file in files if not is_there(file.path)]
     if gone:
         raise DataError(
             f"{table}: {gone[0]} appended rows that the run has not learned; its file was deleted "
@@ -412,14 +418,14 @@ def files_to_learn(
             "separated: restore the file, or train another run. A run that goes on before files "
             "are deleted does not come to this"
         )
-    if torn := [file.path for file in found if file.is_torn]:
+    if torn := [file.path for file in files if file.is_torn]:
         raise DataError(
             f"{table}: rows of {torn[0]}, which the run has not learned, were updated by the same "
             "commit as learned ones, and left out where they were (merge-on-read): they cannot be "
             "separated. Train another run; one that goes on before rows are updated does not come "
             "to this"
         )
-    return found
+    return files
 
 
 def refuse_masked(table: str, n_masked: Mapping[str, int]) -> None:
@@ -451,10 +457,10 @@ def appended_only(
     masked : collection of str
         Files of which rows are left out: whoever did that may have written them anew elsewhere.
     """
-    found = [path for path in live if path not in learned]
+    appended = [path for path in live if path not in learned]
     is_rewritten = any(path not in live for path in learned)
-    is_masked = bool(found) and any(path in learned for path in masked)
-    return None if is_rewritten or is_masked else found
+    is_masked = bool(appended) and any(path in learned for path in masked)
+    return None if is_rewritten or is_masked else appended
 
 
 def _is_new(file: Added | None) -> TypeGuard[Added]:

@@ -173,14 +173,14 @@ def live_files(table: DeltaTable) -> list[SourceFile]:
         A file is gone, or has rows that a deletion vector leaves out.
     """
     refuse_masked(table.name, table.masked)
-    found = dict(_files(table, table.live))
+    files = dict(_files(table, table.live))
     for path in table.live:
-        if path not in found:
+        if path not in files:
             raise DataError(
                 f"{table.name} has the file {path}, which is gone: VACUUM deletes files of old "
                 "versions"
             )
-    return [found[path] for path in table.live]
+    return [files[path] for path in table.live]
 
 
 def files_since(
@@ -238,9 +238,9 @@ def files_since(
                 "one that goes on before the log expires (delta.logRetentionDuration) does not "
                 "come to this"
             ) from error
-        found = dict(_files(table, {path: table.live[path] for path in paths}))
-        refuse_masked(table.name, {p: n for p, n in table.masked.items() if p in found})
-        return list(found.values()), replace(then, uri=now.uri, version=now.version)
+        files_there = dict(_files(table, {path: table.live[path] for path in paths}))
+        refuse_masked(table.name, {p: n for p, n in table.masked.items() if p in files_there})
+        return list(files_there.values()), replace(then, uri=now.uri, version=now.version)
     partitions = {
         file.path: {
             name: _read_text(file.partition.get(name), kind) for name, kind in table.types.items()
@@ -248,11 +248,11 @@ def files_since(
         for entry in changes.entries()
         for file in entry.all_files()
     }
-    found = dict(_files(table, partitions))
-    files = files_to_learn(changes, found.__contains__, table.name)
+    files_there = dict(_files(table, partitions))
+    files = files_to_learn(changes, files_there.__contains__, table.name)
     refuse_masked(table.name, {file.path: file.n_masked for file in files})
     state = state_after(then, now, changes.counts)
-    return [found[file.path] for file in files], state
+    return [files_there[file.path] for file in files], state
 
 
 def commit_time(table: DeltaTable) -> float | None:
@@ -264,7 +264,7 @@ def commit_time(table: DeltaTable) -> float | None:
         times = [table.modified] if table.modified else []
     else:
         infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
-        times = [one.get("inCommitTimestamp", one.get("timestamp")) for one in infos]
+        times = [info.get("inCommitTimestamp", info.get("timestamp")) for info in infos]
     return next((time / 1000.0 for time in times if isinstance(time, int)), None)
 
 
@@ -335,14 +335,14 @@ def _found(table: str, paths: Collection[str]) -> Iterator[tuple[str, SourceFile
     below = [path for path in paths if path not in places]
     try:
         infos = filesystem.get_file_info([f"{root}/{path}" for path in below])
-        found = dict(zip(below, infos, strict=True))
+        infos_of_paths = dict(zip(below, infos, strict=True))
         for path, place in places.items():
-            other, at = locate(place)
-            found[path] = other.get_file_info(at)
+            other_filesystem, at = locate(place)
+            infos_of_paths[path] = other_filesystem.get_file_info(at)
     except OSError as error:
         raise DataError(f"cannot look at the files of {table}: {error}") from error
     for path in paths:
-        info = found[path]
+        info = infos_of_paths[path]
         if info.type == fs.FileType.File:
             uri = places.get(path) or child_uri(table, info.path)
             yield path, SourceFile(uri, info.size, stamp_of(info), ())
@@ -383,10 +383,10 @@ def _path(action: Mapping[str, Any]) -> str:
 
 def misread(address: str) -> str:
     """Return why `deltalake` does not find an address, or another for it; empty if it finds it."""
-    found = _MISREAD.search(address)
-    if found is None:
+    match = _MISREAD.search(address)
+    if match is None:
         return ""
-    return f"the package deltalake misreads {found[0]!r} in a path: name the folder without"
+    return f"the package deltalake misreads {match[0]!r} in a path: name the folder without"
 
 
 def address_of(location: str) -> str:
@@ -402,14 +402,14 @@ def options_of(location: str) -> dict[str, str]:
     if is_local(location):
         return {}
     split = urlsplit(location)
-    given, options = dict(parse_qsl(split.query)), {}
+    query, options = dict(parse_qsl(split.query)), {}
     if split.scheme in ("s3", "s3a") and s3_is_on_this_machine():
         options["aws_allow_http"] = "true"
-    if "region" in given:
-        options["aws_region"] = given["region"]
-    if "endpoint_override" in given:
-        place = given["endpoint_override"]
-        place = place if "://" in place else f"{given.get('scheme', 'https')}://{place}"
+    if "region" in query:
+        options["aws_region"] = query["region"]
+    if "endpoint_override" in query:
+        place = query["endpoint_override"]
+        place = place if "://" in place else f"{query.get('scheme', 'https')}://{place}"
         options |= {"aws_endpoint_url": place, "aws_allow_http": "true"}
     return options
 

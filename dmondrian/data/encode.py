@@ -192,17 +192,17 @@ def with_class_weight(
     DataError
         A product is infinite.
     """
-    own = np.array([*(schema.class_weight or ()), 0.0])[target.astype(np.int64)]
+    weights = np.array([*(schema.class_weight or ()), 0.0])[target.astype(np.int64)]
     if weight is None:
-        return own
+        return weights
     with np.errstate(over="ignore", under="ignore"):
-        own *= weight
-    if np.isinf(own).any():
+        weights *= weight
+    if np.isinf(weights).any():
         raise DataError(
             f"the weight {schema.weight!r} times that of the class is infinite at "
-            f"{where(int(np.isinf(own).argmax()))}: rescale the weights"
+            f"{where(int(np.isinf(weights).argmax()))}: rescale the weights"
         )
-    return own
+    return weights
 
 
 def encode_times(schema: Schema, column: pa.ChunkedArray | pa.Array, where: Where) -> FloatArray:
@@ -338,8 +338,8 @@ def level_numbers(column: Column, data: pa.ChunkedArray | pa.Array) -> IntArray:
     """
     texts, codes = as_texts(data)
     places = level_places(column)
-    others = len(column.levels)
-    feature = np.array([places.get(text, others) for text in texts] or [0], dtype=np.int64)
+    n_levels = len(column.levels)
+    feature = np.array([places.get(text, n_levels) for text in texts] or [0], dtype=np.int64)
     return np.where(codes >= 0, feature[np.maximum(codes, 0)], -1)
 
 

@@ -79,17 +79,19 @@ def extend_plan(
     planned = dict.fromkeys(plan.table.uris())
     needed = set(plan.blocks_after(learned).uris())
     past = [uri for uri in planned if uri not in needed]
-    found = list_data(source, plan, needed, among)
-    files, tables = found.files, found.tables
+    listing = list_data(source, plan, needed, among)
+    files, tables = listing.files, listing.tables
     listed = {file.uri: file for file in files}
     unread = {uri: listed[uri] for uri in past if uri in listed}
     to_read = [file for file in files if file.uri not in unread]
     varied = constants_of(plan.schema)
     footers = with_rows(to_read, varied)
     versions = {footer.file.uri: footer.file.version for footer in footers}
-    places, doubtful = find_places(plan, footers, {*unread, *found.held}, past)
+    places, doubtful = find_places(plan, footers, {*unread, *listing.held}, past)
     old = set(places.values())
-    spare = {one.file.uri: one.file.fingerprint for one in footers if one.file.uri not in old}
+    spare = {
+        footer.file.uri: footer.file.fingerprint for footer in footers if footer.file.uri not in old
+    }
     prints = dict(plan.table.fingerprints())
     changed = _changed(plan, unread, set(spare.values()))
     same = {uri for uri, text in changed.items() if text and text == prints[uri]}
@@ -119,14 +121,16 @@ def extend_plan(
         _check_same_data(plan.blocks[-1])
     moves = {uri: now for uri, now in places.items() if now in versions}
     plan = place(plan, {uri: (now, versions[now].stamp) for uri, now in moves.items()})
-    others = [one for one in plan.tables if one.id not in {table.id for table in tables}]
-    versions_then = {version_note(table) for table in plan.tables if table not in others}
+    other_tables = [
+        state for state in plan.tables if state.id not in {table.id for table in tables}
+    ]
+    versions_then = {version_note(table) for table in plan.tables if table not in other_tables}
     kept = [note for note in plan.notes if note not in versions_then]
     plan = replace(
         plan,
         notes=(*kept, *map(version_note, tables)),
         about_learned=about,
-        tables=(*others, *tables),
+        tables=(*other_tables, *tables),
     ).with_digest_of(plan)
     _check_names(plan, fresh)
     if moved := [uri for uri, now in moves.items() if now != uri]:

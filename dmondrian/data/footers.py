@@ -164,14 +164,14 @@ def _with_shared_types(footers: Iterable[Footer]) -> list[Footer]:
 
 def _first_small(files: Sequence[SourceFile], n_bytes: int) -> set[str]:
     """Return the uris of the first files that are read whole, up to `n_bytes` in all."""
-    found = set()
+    uris = set()
     for file in files:
         if file.size <= END_BYTES:
             n_bytes -= file.size
             if n_bytes < 0:
                 break
-            found.add(file.uri)
-    return found
+            uris.add(file.uri)
+    return uris
 
 
 def _opened(uri: str) -> pa.NativeFile:

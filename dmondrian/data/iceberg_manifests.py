@@ -56,7 +56,7 @@ class LiveFiles:
 
     def has_values(self, uri: str) -> bool:
         """Return whether equality deletes may leave rows of a file out."""
-        return any(one.content == EQUALITY for one in self.deletes.get(uri, ()))
+        return any(delete.content == EQUALITY for delete in self.deletes.get(uri, ()))
 
     def n_left_out(self, uri: str) -> int:
         """Return how many rows of a file are left out by positions.
@@ -66,28 +66,30 @@ class LiveFiles:
         DataError
             A delete file cannot be read.
         """
-        found = (one for one in self.deletes.get(uri, ()) if one.content == POSITIONS)
-        return sum(rows_left_out(one).get(uri, 0) for one in found)
+        position_deletes = (
+            delete for delete in self.deletes.get(uri, ()) if delete.content == POSITIONS
+        )
+        return sum(rows_left_out(delete).get(uri, 0) for delete in position_deletes)
 
 
 def entries_of(manifest: Any, io: Any) -> list[Entry]:
     """Return the files of a manifest, removed ones too."""
-    found = manifest.fetch_manifest_entry(io, discard_deleted=False)
+    manifest_entries = manifest.fetch_manifest_entry(io, discard_deleted=False)
     is_data = int(manifest.content) == DATA
-    targets = [None] * len(found) if is_data else _targets(manifest, io)
+    targets = [None] * len(manifest_entries) if is_data else _targets(manifest, io)
     return [
         Entry(
-            uri=plain_uri(str(one.data_file.file_path)),
-            rows=int(one.data_file.record_count),
-            content=int(one.data_file.content),
-            status=int(one.status),
-            snapshot=one.snapshot_id,
-            sequence=int(one.sequence_number or 0),
-            partition=(int(manifest.partition_spec_id), repr(one.data_file.partition)),
-            is_parquet=_format(one.data_file) == "PARQUET",
-            target=None if is_data else target or _target_by_bounds(one.data_file),
+            uri=plain_uri(str(entry.data_file.file_path)),
+            rows=int(entry.data_file.record_count),
+            content=int(entry.data_file.content),
+            status=int(entry.status),
+            snapshot=entry.snapshot_id,
+            sequence=int(entry.sequence_number or 0),
+            partition=(int(manifest.partition_spec_id), repr(entry.data_file.partition)),
+            is_parquet=_format(entry.data_file) == "PARQUET",
+            target=None if is_data else target or _target_by_bounds(entry.data_file),
         )
-        for one, target in zip(found, targets, strict=True)
+        for entry, target in zip(manifest_entries, targets, strict=True)
     ]
 
 
@@ -101,30 +103,30 @@ def live_files(table: Any, snapshot: Any) -> LiveFiles:
     """
     if snapshot is None:
         return LiveFiles()
-    order = {one.snapshot_id: number for number, one in enumerate(table.metadata.snapshots)}
-    every = [one for part in snapshot.manifests(table.io) for one in entries_of(part, table.io)]
-    live = [one for one in every if one.status != DELETED]
-    data = [one for one in live if one.content == DATA]
-    for one in data:
-        check_format(one)
+    order = {past.snapshot_id: number for number, past in enumerate(table.metadata.snapshots)}
+    every = [entry for part in snapshot.manifests(table.io) for entry in entries_of(part, table.io)]
+    live = [entry for entry in every if entry.status != DELETED]
+    data = [entry for entry in live if entry.content == DATA]
+    for entry in data:
+        check_format(entry)
     # The number of a snapshot that is expired is not known.
-    data.sort(key=lambda one: (one.sequence, order.get(one.snapshot or 0, -1), one.uri))
+    data.sort(key=lambda entry: (entry.sequence, order.get(entry.snapshot or 0, -1), entry.uri))
     whole = {number for number, spec in table.metadata.specs().items() if not spec.fields}
     by_file: dict[str, list[Entry]] = {}
     by_part: dict[tuple[int, str] | None, list[Entry]] = {}
-    for one in live:
-        if one.content != DATA and one.target is not None:
-            by_file.setdefault(one.target, []).append(one)
-        elif one.content != DATA:
-            is_of_all = one.content == EQUALITY and one.partition[0] in whole
-            by_part.setdefault(None if is_of_all else one.partition, []).append(one)
+    for entry in live:
+        if entry.content != DATA and entry.target is not None:
+            by_file.setdefault(entry.target, []).append(entry)
+        elif entry.content != DATA:
+            is_of_all = entry.content == EQUALITY and entry.partition[0] in whole
+            by_part.setdefault(None if is_of_all else entry.partition, []).append(entry)
     deletes = {}
-    for one in data if by_file or by_part else ():
-        lists = by_file.get(one.uri, ()), by_part.get(one.partition, ()), by_part.get(None, ())
-        some = [other for listed in lists for other in listed if _is_later(other, one)]
+    for entry in data if by_file or by_part else ():
+        lists = by_file.get(entry.uri, ()), by_part.get(entry.partition, ()), by_part.get(None, ())
+        some = [delete for listed in lists for delete in listed if _is_later(delete, entry)]
         if some:
-            deletes[one.uri] = some
-    return LiveFiles({one.uri: one.rows for one in data}, deletes)
+            deletes[entry.uri] = some
+    return LiveFiles({entry.uri: entry.rows for entry in data}, deletes)
 
 
 def rows_left_out(delete: Entry) -> Mapping[str, int]:
@@ -152,10 +154,10 @@ def rows_left_out(delete: Entry) -> Mapping[str, int]:
         raise DataError(
             f"cannot read {delete.uri}, which has the positions of deleted rows: {error}"
         ) from error
-    found: Counter[str] = Counter()
-    for one in counts:
-        found[plain_uri(one["values"])] += one["counts"]
-    return found
+    counts_of_files: Counter[str] = Counter()
+    for count in counts:
+        counts_of_files[plain_uri(count["values"])] += count["counts"]
+    return counts_of_files
 
 
 def check_format(entry: Entry) -> None:
@@ -193,14 +195,18 @@ def _targets(manifest: Any, io: Any) -> list[str | None]:
     from pyiceberg.types import StructType
 
     with AvroFile[Record](io.new_input(manifest.manifest_path)) as reader:
-        names = [one.field_id for one in reader.schema.fields]
+        names = [avro_field.field_id for avro_field in reader.schema.fields]
         of_file = reader.schema.find_type(_FILE_ID)
-        within = [one.field_id for one in of_file.fields] if isinstance(of_file, StructType) else []
+        within = (
+            [avro_field.field_id for avro_field in of_file.fields]
+            if isinstance(of_file, StructType)
+            else []
+        )
         if _TARGET_ID not in within:
             return [None for _ in reader]
         at, place = names.index(_FILE_ID), within.index(_TARGET_ID)
-        found = [record[at][place] for record in reader]
-    return [None if one is None else plain_uri(one) for one in found]
+        targets = [record[at][place] for record in reader]
+    return [None if target is None else plain_uri(target) for target in targets]
 
 
 def _target_by_bounds(file: Any) -> str | None:

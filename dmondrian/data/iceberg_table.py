@@ -74,9 +74,9 @@ def iceberg_at(item: str) -> tuple[str, int | None] | None:
         ``iceberg://CATALOG/NAMESPACE.TABLE``, where pyiceberg's configuration has the catalog; or
         the path or URL of a file ``....metadata.json``; and ``@v`` with the number of a snapshot.
     """
-    found = _SNAPSHOT.fullmatch(item)
-    text = found["table"] if found else item
-    snapshot = int(found["snapshot"]) if found else None
+    match = _SNAPSHOT.fullmatch(item)
+    text = match["table"] if match else item
+    snapshot = int(match["snapshot"]) if match else None
     if text.startswith(SCHEME):
         if not _NAMED.fullmatch(text):
             raise DataError(f"{text} is no table: expected {SCHEME}CATALOG/NAMESPACE.TABLE")
@@ -105,11 +105,11 @@ def open_iceberg(location: str, snapshot: int | None = None) -> IcebergTable:
             table: Any = load_catalog(named["catalog"]).load_table(named["table"])
         else:
             table = StaticTable.from_metadata(location)
-        found = table.current_snapshot() if snapshot is None else table.snapshot_by_id(snapshot)
-        if found is None and snapshot is not None:
+        current = table.current_snapshot() if snapshot is None else table.snapshot_by_id(snapshot)
+        if current is None and snapshot is not None:
             raise DataError(f"the Iceberg table {location} has no snapshot {snapshot}")
         _refuse_renamed(location, table)
-        files = live_files(table, found)
+        files = live_files(table, current)
     except DataError:
         raise
     except ValidationError as error:
@@ -119,9 +119,9 @@ def open_iceberg(location: str, snapshot: int | None = None) -> IcebergTable:
         ) from error
     except (NoSuchTableError, OSError, ValueError, LookupError) as error:
         raise DataError(f"cannot read the Iceberg table {location}: {error}") from error
-    version = NO_SNAPSHOT if found is None else int(found.snapshot_id)
+    version = NO_SNAPSHOT if current is None else int(current.snapshot_id)
     state = TableState(location, str(table.metadata.table_uuid), version)
-    columns, elsewhere = _columns(table, None if snapshot is None else found)
+    columns, elsewhere = _columns(table, None if snapshot is None else current)
     return IcebergTable(state, table, files, tuple(columns), tuple(elsewhere))
 
 
@@ -135,11 +135,11 @@ def live_iceberg_files(table: IcebergTable) -> list[SourceFile]:
     """
     uris = table.files.rows
     _refuse_deletes(table, uris)
-    found = dict(_files(table, uris))
+    files = dict(_files(table, uris))
     for uri in uris:
-        if uri not in found:
+        if uri not in files:
             raise DataError(f"{table.name} has the file {uri}, which is gone")
-    return [found[uri] for uri in uris]
+    return [files[uri] for uri in uris]
 
 
 def iceberg_files_since(
@@ -223,8 +223,8 @@ def files_there(uris: Iterable[str]) -> Iterator[tuple[str, SourceFile]]:
         folders.setdefault(folder, []).append(name)
     for folder, names in folders.items():
         plain = {(name if is_local(folder) else unquote(name)): name for name in names}
-        found = uris_below(folder, plain)
-        yield from ((f"{folder}/{plain[name]}", file) for name, file in found)
+        files_below = uris_below(folder, plain)
+        yield from ((f"{folder}/{plain[name]}", file) for name, file in files_below)
 
 
 def _files(table: IcebergTable, uris: Iterable[str]) -> Iterator[tuple[str, SourceFile]]:
@@ -242,14 +242,14 @@ def _columns(table: Any, snapshot: Any) -> tuple[list[tuple[str, int]], list[tup
     from pyiceberg.transforms import IdentityTransform
 
     parts = {
-        one.source_id
+        spec_field.source_id
         for spec in table.metadata.specs().values()
-        for one in spec.fields
-        if isinstance(one.transform, IdentityTransform)
+        for spec_field in spec.fields
+        if isinstance(spec_field.transform, IdentityTransform)
     }
     number = None if snapshot is None else snapshot.schema_id
     schema = table.schema() if number is None else table.schemas()[number]
-    defaults = {one.field_id: one.initial_default for one in schema.fields}
+    defaults = {field.field_id: field.initial_default for field in schema.fields}
     columns: list[tuple[str, int]] = []
     elsewhere: list[tuple[str, int]] = []
     for field in sanitize_column_names(schema).fields:
@@ -321,7 +321,9 @@ def _snapshots_since(table: IcebergTable, version: int) -> list[Any] | None:
         if snapshot is None and at != NO_SNAPSHOT:
             return None
         # To expire a snapshot may also take it out of those that follow it.
-        if snapshot is None and _is_newer(table, [one.snapshot_id for one in chain[-1:]], version):
+        if snapshot is None and _is_newer(
+            table, [newest.snapshot_id for newest in chain[-1:]], version
+        ):
             return None
         if snapshot is None:
             raise PlanError(
@@ -345,8 +347,8 @@ def _files_at(table: IcebergTable, version: int) -> LiveFiles:
 
 def _is_newer(table: IcebergTable, oldest: list[int], version: int) -> bool:
     """Return whether all these snapshots were written behind another one, or that one is gone."""
-    order = {one.snapshot_id: n for n, one in enumerate(table.source.metadata.snapshots)}
-    return all(order[one] > order.get(version, -1) for one in oldest) and bool(
+    order = {snapshot.snapshot_id: n for n, snapshot in enumerate(table.source.metadata.snapshots)}
+    return all(order[snapshot_id] > order.get(version, -1) for snapshot_id in oldest) and bool(
         oldest or version not in order
     )
 
@@ -397,7 +399,7 @@ def _commits(
     if any(
         (step.removes or step.deletes)
         and step.is_change
-        and any(other.adds for other in steps[number + 1 :])
+        and any(later.adds for later in steps[number + 1 :])
         for number, step in enumerate(steps)
     ):
         ends = _ends(table, [step.snapshot for step in steps])
@@ -408,8 +410,10 @@ def _commits(
         is_end = True if is_last else ends.get(step.snapshot.snapshot_id, True)
         if is_end is None:
             # Delete files come by one snapshot with the rows in the place of those left out.
-            fresh = {path for one in steps[: number + 1] for path in one.adds}
-            is_change = any(set(one.removes) - fresh for one in group if one.is_change)
+            fresh = {path for earlier in steps[: number + 1] for path in earlier.adds}
+            is_change = any(
+                set(in_group.removes) - fresh for in_group in group if in_group.is_change
+            )
             if is_change and steps[number + 1].adds and steps[number + 1].is_change:
                 raise DataError(
                     f"{table.name}: snapshot {step.snapshot.snapshot_id} removed files, and the "
@@ -438,21 +442,21 @@ def _ends(table: IcebergTable, chain: list[Any]) -> dict[int, bool | None]:
         if entry.timestamp_ms < first:
             continue
         try:
-            found = FromInputFile.table_metadata(table.source.io.new_input(entry.metadata_file))
+            metadata = FromInputFile.table_metadata(table.source.io.new_input(entry.metadata_file))
         except (OSError, ValueError, ValidationError):
             lost.append(entry.timestamp_ms)
         else:
-            newest.add(found.current_snapshot_id or NO_SNAPSHOT)
+            newest.add(metadata.current_snapshot_id or NO_SNAPSHOT)
     begin = min(
         (entry.timestamp_ms for entry in entries), default=table.source.metadata.last_updated_ms
     )
     known: dict[int, bool | None] = {}
-    for one, after in pairwise(chain):
-        is_known = begin < one.timestamp_ms and not any(
-            one.timestamp_ms <= time <= after.timestamp_ms for time in lost
+    for before, after in pairwise(chain):
+        is_known = begin < before.timestamp_ms and not any(
+            before.timestamp_ms <= time <= after.timestamp_ms for time in lost
         )
         unless = False if is_known else None
-        known[one.snapshot_id] = True if one.snapshot_id in newest else unless
+        known[before.snapshot_id] = True if before.snapshot_id in newest else unless
     return known
 
 
@@ -495,28 +499,28 @@ def _actions(
     for step in steps:
         removes.update({path: file for path, file in step.removes.items() if path not in adds})
         adds = {path: file for path, file in adds.items() if path not in step.removes} | step.adds
-    deletes = [one for step in steps if step.is_change for one in step.deletes]
-    specs = {one.partition[0] for one in (*adds.values(), *removes.values(), *deletes)}
+    deletes = [delete for step in steps if step.is_change for delete in step.deletes]
+    specs = {entry.partition[0] for entry in (*adds.values(), *removes.values(), *deletes)}
     shared = {"dataChange": any(step.is_change for step in steps)}
 
     def n_before(path: str) -> int:
         return left_out[path] if path in left_out else before.n_left_out(path)
 
     def action(path: str, partition: tuple[int, str], rows: int, n_out: int) -> dict[str, Any]:
-        found = {"path": path, "stats": json.dumps({"numRecords": rows}), **shared}
+        values = {"path": path, "stats": json.dumps({"numRecords": rows}), **shared}
         if len(specs) == 1:
-            found["partitionValues"] = {"partition": partition[1]}
-        return {**found, "deletionVector": {"cardinality": n_out}} if n_out else found
+            values["partitionValues"] = {"partition": partition[1]}
+        return {**values, "deletionVector": {"cardinality": n_out}} if n_out else values
 
-    found: list[dict[str, Any]] = []
+    actions: list[dict[str, Any]] = []
     changes: dict[str, int] = {}
     partitions: dict[str, tuple[int, str]] = {}
-    for one in deletes:
-        if one.content == EQUALITY and one.status == ADDED:
+    for delete in deletes:
+        if delete.content == EQUALITY and delete.status == ADDED:
             raise DataError(f"{name}: {_equality('rows were')}")
-        for path, n in rows_left_out(one).items() if one.content != EQUALITY else ():
-            changes[path] = changes.get(path, 0) + (n if one.status == ADDED else -n)
-            partitions[path] = one.partition
+        for path, n in rows_left_out(delete).items() if delete.content != EQUALITY else ():
+            changes[path] = changes.get(path, 0) + (n if delete.status == ADDED else -n)
+            partitions[path] = delete.partition
     for path, n in changes.items():
         if path in removes or path in adds:
             continue
@@ -524,16 +528,16 @@ def _actions(
         # A file of positions that was written again has the earlier ones too.
         left_out[path] = max(then, then + n)
         shown = path, partitions[path], before.rows.get(path, 0)
-        found.append({"remove": action(*shown, then)})
-        found.append({"add": action(*shown, left_out[path])})
+        actions.append({"remove": action(*shown, then)})
+        actions.append({"add": action(*shown, left_out[path])})
     for path, file in removes.items():
-        found.append({"remove": action(path, file.partition, file.rows, n_before(path))})
+        actions.append({"remove": action(path, file.partition, file.rows, n_before(path))})
     for path, file in adds.items():
         left_out[path] = max(0, changes.get(path, 0))
-        found.append({"add": action(path, file.partition, file.rows, left_out[path])})
-    n_adds, n_removes = (sum(one.rows for one in files.values()) for files in (adds, removes))
+        actions.append({"add": action(path, file.partition, file.rows, left_out[path])})
+    n_adds, n_removes = (sum(file.rows for file in files.values()) for files in (adds, removes))
     # Of more snapshots one removes all that the others write anew.
     is_overwrite = len(steps) > 1 and 0 < n_adds < n_removes
     if is_overwrite or any(step.is_overwrite for step in steps):
-        found.append({"commitInfo": {"operation": "WRITE"}})
-    return found
+        actions.append({"commitInfo": {"operation": "WRITE"}})
+    return actions

@@ -90,8 +90,10 @@ class JoinedFiles:
 
     def __init__(self, out: Any, key: str) -> None:
         self._store, self._key = open_store(out), key
-        others = [name for name in self._store.list() if name.endswith(".parquet")]
-        strange = [n for n in others if not _NAME.fullmatch(n) and not _KEYS_NAME.fullmatch(n)]
+        parquet_files = [name for name in self._store.list() if name.endswith(".parquet")]
+        strange = [
+            n for n in parquet_files if not _NAME.fullmatch(n) and not _KEYS_NAME.fullmatch(n)
+        ]
         if strange:
             raise ParameterError(
                 f"labels: {self._store.url} holds {strange[0]}; expected an empty or new folder, "
@@ -106,21 +108,23 @@ class JoinedFiles:
     def known(self) -> set[str]:
         """Return the names of all files whose keys are there, also of those deleted."""
         names, records = self._listed()
-        found = {name_of_joined(number) for name in records for number in range(*_range_of(name))}
-        return found.union(names)
+        names_of_records = {
+            name_of_joined(number) for name in records for number in range(*_range_of(name))
+        }
+        return names_of_records.union(names)
 
     def history(self) -> tuple[list[tuple[JoinedFile, Callable[[], pa.Table]]], int]:
         """Return all files, oldest first, each with what reads its keys; and the next number."""
         names, records = self._listed()
-        found: list[tuple[JoinedFile, Callable[[], pa.Table]]] = []
+        files: list[tuple[JoinedFile, Callable[[], pa.Table]]] = []
         for record in records:
-            found += self._of_record(record)
+            files += self._of_record(record)
         numbers = [_range_of(record)[1] for record in records]
         for name in names:
             file = self._about(name)
             if not numbers or file.number >= max(numbers):  # else a killed process left it
-                found.append((file, partial(self._read, name)))
-        return found, max([1, *numbers, *(1 + int(name[:8]) for name in names)])
+                files.append((file, partial(self._read, name)))
+        return files, max([1, *numbers, *(1 + int(name[:8]) for name in names)])
 
     def write(self, number: int, table: pa.Table, about: dict[str, Any]) -> str:
         """Write the rows of a new file; return its name.
@@ -176,7 +180,7 @@ class JoinedFiles:
         self, records: Sequence[str], keys_of: _Keys, n_rows: int, listed: Collection[str]
     ) -> None:
         """Write the files of keys to one, without what is too old to be asked for."""
-        all_files = [one for record in records for one in self._of_record(record)]
+        all_files = [record_file for record in records for record_file in self._of_record(record)]
         newest: list[tuple[JoinedFile, pa.Array | None]] = []
         n_newer, largest = 0, 0
         for file, read in reversed(all_files):
@@ -206,13 +210,13 @@ class JoinedFiles:
     def _listed(self) -> tuple[list[str], list[str]]:
         """Return the files of rows and those of keys, but for those within another one of these."""
         names = self._store.list()
-        found = sorted(
+        ranges = sorted(
             (_range_of(name) for name in names if _KEYS_NAME.fullmatch(name)),
             key=lambda numbers: (numbers[0], -numbers[1]),
         )
         records: list[str] = []
         reached = 0
-        for start, stop in found:
+        for start, stop in ranges:
             if stop > reached:
                 records.append(_keys_name(start, stop - 1))
                 reached = stop
@@ -248,12 +252,12 @@ class JoinedFiles:
                 whole.append(self._read(name))
             return whole[0].slice(start, n)
 
-        found: list[tuple[JoinedFile, Callable[[], pa.Table]]] = []
+        files_and_readers: list[tuple[JoinedFile, Callable[[], pa.Table]]] = []
         at = 0
         for file in files:
-            found.append((file, partial(read, at, file.rows)))
+            files_and_readers.append((file, partial(read, at, file.rows)))
             at += file.rows if file.has_keys else 0
-        return found
+        return files_and_readers
 
     def _read(self, name: str) -> pa.Table:
         """Return the keys of a file."""

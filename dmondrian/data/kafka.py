@@ -154,11 +154,11 @@ class KafkaTopic:
         """Assign all partitions from a position on; return them."""
         from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-        found = consumer.list_topics(self.topic, _TIMEOUT).topics[self.topic]
-        if found.error is not None or not found.partitions:
-            raise DataError(f"there is no Kafka topic {self.topic!r}: {found.error}")
+        metadata = consumer.list_topics(self.topic, _TIMEOUT).topics[self.topic]
+        if metadata.error is not None or not metadata.partitions:
+            raise DataError(f"there is no Kafka topic {self.topic!r}: {metadata.error}")
         wanted = []
-        for partition in sorted(found.partitions):
+        for partition in sorted(metadata.partitions):
             offset = position.offsets.get(partition)
             if offset is not None:
                 where = TopicPartition(self.topic, partition)
@@ -172,7 +172,7 @@ class KafkaTopic:
             start = OFFSET_BEGINNING if offset is None else offset
             wanted.append(TopicPartition(self.topic, partition, start))
         consumer.assign(wanted)
-        return set(found.partitions)
+        return set(metadata.partitions)
 
     def _batches(
         self, partition: int, messages: Sequence[tuple[int, bytes]]
@@ -192,13 +192,13 @@ class KafkaTopic:
         if self._decode is None:
             return self._rows_of_json(values, where, offset)
         try:
-            found = self._decode(values)
+            decoded = self._decode(values)
         except Exception as error:  # of a function of the caller
             raise DataError(
                 f"{where}: decode failed on the {len(values)} messages from offset {offset} on: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        rows = pa.Table.from_batches([found]) if isinstance(found, pa.RecordBatch) else found
+        rows = pa.Table.from_batches([decoded]) if isinstance(decoded, pa.RecordBatch) else decoded
         if not isinstance(rows, pa.Table) or len(rows) != len(values):
             raise DataError(
                 f"{where}, from offset {offset} on: decode should return a row for each of the "
@@ -207,24 +207,24 @@ class KafkaTopic:
         return rows
 
     def _rows_of_json(self, values: list[bytes], where: str, offset: int) -> pa.Table:
-        found = []
+        messages = []
         for number, value in enumerate(values):
             try:
-                one = json.loads(value)
+                message = json.loads(value)
             except ValueError as error:
                 raise DataError(f"{where}, offset {offset + number}: no JSON: {error}") from error
-            if not isinstance(one, dict):
+            if not isinstance(message, dict):
                 raise DataError(
                     f"{where}, offset {offset + number}: expected a JSON object, got {value[:60]!r}"
                 )
-            found.append(one)
+            messages.append(message)
         try:
-            return pa.Table.from_pylist(found, schema=self._schema)
+            return pa.Table.from_pylist(messages, schema=self._schema)
         except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException):
             pass
-        for number, one in enumerate(found):
+        for number, message in enumerate(messages):
             try:
-                pa.Table.from_pylist([one], schema=self._schema)
+                pa.Table.from_pylist([message], schema=self._schema)
             except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException) as e:
                 raise DataError(
                     f"{where}, offset {offset + number}: values that are not of the schema: {e}"

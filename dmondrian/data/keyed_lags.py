@@ -88,8 +88,8 @@ class KeyedLags:
         if len(set(self.lags)) < len(self.lags):
             raise ParameterError(f"lags names a lag twice: {self.lags!r}")
         of = () if isinstance(self.differences, bool) else self.differences
-        if others := [name for name in of if name not in self.columns]:
-            raise ParameterError(f"differences names {others[0]!r}, which is none of the columns")
+        if unknown := [name for name in of if name not in self.columns]:
+            raise ParameterError(f"differences names {unknown[0]!r}, which is none of the columns")
         self._came = 0  # rows
         self._held: pa.Table | None = None  # key, number of the row, and columns
 
@@ -113,12 +113,12 @@ class KeyedLags:
             A column is missing, is there twice, or has values that its type before has not.
         """
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-        own = self._series(table)
+        new_rows = self._series(table)
         if self._held is not None:  # a column without any value has no type yet
-            self._held, own = _typed(self._held, own), _cast_as(own, self._held)
-        series = own if self._held is None else pa.concat_tables([self._held, own])
+            self._held, new_rows = _typed(self._held, new_rows), _cast_as(new_rows, self._held)
+        series = new_rows if self._held is None else pa.concat_tables([self._held, new_rows])
         series = series.combine_chunks()
-        n_held = len(series) - len(own)
+        n_held = len(series) - len(new_rows)
         numbers = series[_ROW].to_numpy()
         order, codes = _by_key(series[_KEY])
         for name in self.columns:
@@ -130,7 +130,7 @@ class KeyedLags:
                 if self._has_differences(name) and kind_of(values.type)[0] == NUMBER:
                     difference = _difference(values.slice(n_held), earlier)
                     table = _with_column(table, _difference_name(name, lag), difference)
-        self._came += len(own)
+        self._came += len(new_rows)
         is_held = _is_last(order, codes, max(self.lags), len(series))
         is_held &= numbers > self._came - 1 - self.n_rows
         self._held = series.filter(pa.array(is_held))
@@ -177,15 +177,15 @@ class KeyedLags:
         wanted = [*self.columns, *(() if self.key is None else (self.key,))]
         for name in wanted:
             if (n := table.column_names.count(name)) != 1:
-                found = counted(n, "column") if n else "no column"
+                how_many = counted(n, "column") if n else "no column"
                 present = ", ".join(map(repr, table.column_names[:20]))
                 raise SchemaError(
-                    f"rows have {found} {name!r}, of which lags are made; expected one: there are "
-                    f"{present}"
+                    f"rows have {how_many} {name!r}, of which lags are made; expected one: there "
+                    f"are {present}"
                 )
         plain = {name: _decoded(table[name]) for name in wanted}
-        one = pa.repeat(pa.scalar(0, pa.int8()), len(table))
-        key = one if self.key is None else plain[self.key]
+        same_key = pa.repeat(pa.scalar(0, pa.int8()), len(table))
+        key = same_key if self.key is None else plain[self.key]
         if pa.types.is_floating(key.type) or pa.types.is_nested(key.type):
             raise SchemaError(
                 f"the key {self.key!r} is {key.type}: expected whole numbers, texts or times"
@@ -288,9 +288,9 @@ def _difference_name(name: str, lag: int) -> str:
     return f"{name}-lag_{lag}({name})"
 
 
-def _typed(table: pa.Table, other: pa.Table) -> pa.Table:
+def _typed(table: pa.Table, typed_rows: pa.Table) -> pa.Table:
     """Return rows whose columns without a type have those of others."""
-    for place, (field, wanted) in enumerate(zip(table.schema, other.schema, strict=True)):
+    for place, (field, wanted) in enumerate(zip(table.schema, typed_rows.schema, strict=True)):
         if pa.types.is_null(field.type) and not pa.types.is_null(wanted.type):
             nulls = pa.chunked_array([pa.nulls(len(table), wanted.type)])
             table = table.set_column(place, wanted, nulls)

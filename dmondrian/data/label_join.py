@@ -330,9 +330,11 @@ class LabelJoin:
                 break
             rows = self._rows[number]
             wanted = pc.index_in(rows.keys, labels.keys.filter(pa.array(is_open)))
-            found = wanted.fill_null(-1).to_numpy(zero_copy_only=False)
-            (at,) = np.nonzero(found >= 0)
-            which, first = np.unique(found[at], return_index=True)  # the first row of a key
+            places_in_file = wanted.fill_null(-1).to_numpy(zero_copy_only=False)
+            (at,) = np.nonzero(places_in_file >= 0)
+            which, first = np.unique(
+                places_in_file[at], return_index=True
+            )  # the first row of a key
             label, row = np.flatnonzero(is_open)[which], at[first]
             is_new = ~rows.is_done[row]
             labels.repeated += int((~is_new).sum())

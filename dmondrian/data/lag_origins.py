@@ -51,14 +51,14 @@ def in_words_of_data(
     made: dict[str, Origin] = {}
 
     def named(match: re.Match[str]) -> str:
-        found = origin(match["uri"])
-        if found is None:
+        source = origin(match["uri"])
+        if source is None:
             return match[0]
         if match["row"] is not None:
-            return f"{found.uri}, row {found.first + int(match['row'])}"
+            return f"{source.uri}, row {source.first + int(match['row'])}"
         if isinstance(error, SchemaError):
-            return found.uri
-        made[match["uri"]] = found
+            return source.uri
+        made[match["uri"]] = source
         return match[0]
 
     text = str(error)

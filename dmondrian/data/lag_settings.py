@@ -21,7 +21,7 @@ KEYS = ("columns", "lags", "key", "differences", "n_rows")
 
 
 def checked_lags(
-    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
     target: str | None = None,
     delay: Any = 1,
     is_shuffled: bool = False,
@@ -30,7 +30,7 @@ def checked_lags(
 
     Parameters
     ----------
-    given : mapping
+    settings : mapping
         "columns", and "lags", "key", "differences" and "n_rows" where they are wanted, as of
         :class:`KeyedLags`; "differences" is True or False.
     target : str or None
@@ -44,20 +44,20 @@ def checked_lags(
     ParameterError
         A name or value is not allowed, or a lag is of a label that is not known yet.
     """
-    if not isinstance(given, Mapping) or not {"columns"} <= set(given) <= set(KEYS):
-        listed = ", ".join(map(repr, given)) if isinstance(given, Mapping) else repr(given)
+    if not isinstance(settings, Mapping) or not {"columns"} <= set(settings) <= set(KEYS):
+        listed = ", ".join(map(repr, settings)) if isinstance(settings, Mapping) else repr(settings)
         raise ParameterError(
             f"lags has {listed or 'nothing'}; expected a mapping with 'columns', and of 'lags', "
             "'key', 'differences' and 'n_rows' those that are wanted"
         )
-    differences = given.get("differences", True)
+    differences = settings.get("differences", True)
     if not isinstance(differences, bool):
         raise ParameterError(f"differences is {differences!r}; expected True or False")
     lags = KeyedLags(
-        given["columns"],
-        given.get("lags", 1),
-        key=given.get("key"),
-        n_rows=given.get("n_rows", N_ROWS),
+        settings["columns"],
+        settings.get("lags", 1),
+        key=settings.get("key"),
+        n_rows=settings.get("n_rows", N_ROWS),
     )
     if target is not None and target == lags.key:
         raise ParameterError(

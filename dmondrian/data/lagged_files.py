@@ -136,11 +136,11 @@ def plan_of_data(run: Run, plan: Plan) -> Plan:
     That has no columns. It is the plan of the run where the folder of lags cannot be read.
     """
     lagged = lags_of_run(run)
-    found = None
+    plan_there = None
     if lagged is not None:
         with suppress(DMondrianError):
-            found = lagged.plan_of_data()
-    return plan if found is None else found
+            plan_there = lagged.plan_of_data()
+    return plan if plan_there is None else plan_there
 
 
 class LaggedFiles:
@@ -326,7 +326,7 @@ class LaggedFiles:
         places = [] if learned is None else _places(learned)
         plan = self._new_plan(source, None, learned)
         lags = self._state(names, end)
-        found: list[str] = []
+        uris: list[str] = []
         written, listing = end, ""
         for identity, start, stop in _places(plan):
             matches = [place for place in places if place[0].is_same(identity)]
@@ -341,12 +341,12 @@ class LaggedFiles:
                 own_files = self._own(names, identity.uri, *match[1:])
                 positions = [_at(uri.rpartition("/")[2]) for uri in own_files]
                 origins = [Origin(identity.uri, position - match[1]) for position in positions]
-                if not set(own_files).isdisjoint(found):
+                if not set(own_files).isdisjoint(uris):
                     own_files = [
                         self._copy(uri, out, written + at) for at, uri in enumerate(own_files)
                     ]
                     written += match[2] - match[1]
-                found += own_files
+                uris += own_files
                 self._followed |= zip(own_files, origins, strict=True)
                 continue
             alone = [block for block in plan.blocks if start <= block.position < stop]
@@ -356,11 +356,11 @@ class LaggedFiles:
                 name = _name(written)
                 out.put(name, data)
                 _set_time(out, name, data)
-                found.append(f"{out.url.rstrip('/')}/{name}")
-                self._followed[found[-1]] = Origin(uri, at)
+                uris.append(f"{out.url.rstrip('/')}/{name}")
+                self._followed[uris[-1]] = Origin(uri, at)
                 at += sum(map(len, tables))
                 written += sum(map(len, tables))
-        return found
+        return uris
 
     def plan_of_data(self) -> Plan | None:
         """Return the files of the data whose rows are here, as a plan; None if none are."""
@@ -390,15 +390,15 @@ class LaggedFiles:
         return None
 
     @contextmanager
-    def errors_of_data(self, *others: str) -> Iterator[None]:
+    def errors_of_data(self, *other_folders: str) -> Iterator[None]:
         """Let errors name the files of the data in place of those here, and in other folders."""
         try:
             yield
         except DataError as error:
-            own = in_words_of_data(error, (self.out, *others), self.origin)
-            if own is error:
+            renamed = in_words_of_data(error, (self.out, *other_folders), self.origin)
+            if renamed is error:
                 raise
-            raise own from error
+            raise renamed from error
 
     def _copy(self, uri: str, out: Store, position: int) -> str:
         """Write a file of this folder to another one; return where it is."""
@@ -410,8 +410,8 @@ class LaggedFiles:
 
     def _own(self, names: Sequence[str], of: str, start: int, stop: int) -> list[str]:
         """Return the files with the rows of a file of the data, which are at these positions."""
-        found = [name for name in names if start <= _at(name) < stop]
-        uris = [f"{self.out.rstrip('/')}/{name}" for name in found]
+        matching = [name for name in names if start <= _at(name) < stop]
+        uris = [f"{self.out.rstrip('/')}/{name}" for name in matching]
         n_rows = 0
         for uri in uris:
             with open_parquet(uri) as parquet:
@@ -427,9 +427,9 @@ class LaggedFiles:
     def _written(self) -> tuple[list[str], int]:
         """Return the names of the files that are there, and the position behind the last row."""
         names = sorted(name for name in self._store.list() if "/" not in name)
-        others = [n for n in names if n.endswith(".parquet") and not NAME.fullmatch(n)]
-        if others:
-            raise DataError(f"{self.out}/{others[0]} was not written by this; take it out")
+        strange = [n for n in names if n.endswith(".parquet") and not NAME.fullmatch(n)]
+        if strange:
+            raise DataError(f"{self.out}/{strange[0]} was not written by this; take it out")
         names = [name for name in names if NAME.fullmatch(name)]
         if not names:
             return [], 0
@@ -501,8 +501,8 @@ class LaggedFiles:
         # Text stays text, whatever values the folders of later files have.
         columns = []
         for name in (name for name, kind in partitions.items() if pa.types.is_string(kind)):
-            found = {dict(footer.file.partition)[name] for footer in footers}
-            levels = tuple(sorted(text for text in found if text is not None))
+            texts = {dict(footer.file.partition)[name] for footer in footers}
+            levels = tuple(sorted(text for text in texts if text is not None))
             kind = str(pa.string())
             columns.append(Column(name, CATEGORY, kind, levels=levels, n_distinct=len(levels)))
         schema = Schema(tuple(columns))
@@ -583,8 +583,8 @@ class LaggedFiles:
 
     def _states(self) -> list[tuple[str, int]]:
         """Return the states that are there, and the position of each."""
-        found = [(name, _STATE.fullmatch(name)) for name in self._store.list(STATES)]
-        return [(name, int(match[1])) for name, match in found if match is not None]
+        matches = [(name, _STATE.fullmatch(name)) for name in self._store.list(STATES)]
+        return [(name, int(match[1])) for name, match in matches if match is not None]
 
     def _state(self, names: Sequence[str], end: int) -> KeyedLags:
         """Return what goes on behind the last row: by a state, or by the rows that lags reach."""
@@ -688,13 +688,13 @@ def _whole_group(block: Block) -> pa.Table:
 
 def _places(plan: Plan) -> list[tuple[_Identity, int, int]]:
     """Return each file of a plan, and the positions where its rows begin and end."""
-    found = []
+    places = []
     for uri, group in groupby(plan.blocks, key=lambda block: block.uri):
         blocks = list(group)
         first, last = blocks[0], blocks[-1]
         identity = _Identity(uri, first.size, first.stamp, first.fingerprint)
-        found.append((identity, first.position, last.position + last.rows))
-    return found
+        places.append((identity, first.position, last.position + last.rows))
+    return places
 
 
 def _bytes_of(data: bytes, names: Collection[str]) -> int:

@@ -75,8 +75,8 @@ def list_source(source: Source) -> tuple[list[SourceFile], list[str]]:
     MissingPackageError
         A package that reads a table is not installed.
     """
-    found = list_data(source)
-    return found.files, found.notes
+    listing = list_data(source)
+    return listing.files, listing.notes
 
 
 def list_data(
@@ -107,23 +107,25 @@ def list_data(
     if not any(tables):
         files, notes = list_files(source, past, lost)
         return Listing([file for file in files if among is None or file.uri in among], notes)
-    found = Listing([], [])
+    listing = Listing([], [])
     for item, named in zip(items, tables, strict=True):
         if named is None:
             files, notes = list_files(item, past, lost)
             more = [file for file in files if among is None or file.uri in among]
-            found.notes.extend(notes)
+            listing.notes.extend(notes)
         else:
             table = open_any(named)
             if isinstance(table, IcebergTable):
-                more = _files_of_iceberg(table, plan, needed, found)
+                more = _files_of_iceberg(table, plan, needed, listing)
             else:
-                more = _files_of_table(table, plan, needed, found)
-        known = {file.uri for file in found.files}
+                more = _files_of_table(table, plan, needed, listing)
+        known = {file.uri for file in listing.files}
         twice = [file.uri for file in more if file.uri in known]
-        found.notes.extend(f"{uri} is named twice in the source and is read once" for uri in twice)
-        found.files.extend(file for file in more if file.uri not in known)
-    return found
+        listing.notes.extend(
+            f"{uri} is named twice in the source and is read once" for uri in twice
+        )
+        listing.files.extend(file for file in more if file.uri not in known)
+    return listing
 
 
 def named_table(item: str) -> tuple[str, int | None] | None:
@@ -147,15 +149,15 @@ def _refuse_two_versions(tables: Sequence[tuple[str, int | None] | None]) -> Non
     for location, version in filter(None, tables):
         if versions.setdefault(location, version) != version:
             both = " and ".join(
-                "as it is now" if one is None else f"at version {one}"
-                for one in (versions[location], version)
+                "as it is now" if version_named is None else f"at version {version_named}"
+                for version_named in (versions[location], version)
             )
             raise DataError(
                 f"{location} is named twice, {both}: rows of both would be read twice; name it once"
             )
 
 
-def _known_state(plan: Plan | None, now: TableState, found: Listing) -> TableState | None:
+def _known_state(plan: Plan | None, now: TableState, listing: Listing) -> TableState | None:
     """Return the state of a table that a stream had last; None, and added to `found`, if it is new.
 
     A table is known by its id, and by its place where it was made anew.
@@ -163,36 +165,36 @@ def _known_state(plan: Plan | None, now: TableState, found: Listing) -> TableSta
     states = () if plan is None else plan.tables
     then = next((state for state in states if now.id == state.id or now.uri == state.uri), None)
     if then is None:
-        found.tables.append(now)
-        found.notes.append(version_note(now))
+        listing.tables.append(now)
+        listing.notes.append(version_note(now))
     return then
 
 
 def _files_of_iceberg(
-    table: IcebergTable, plan: Plan | None, needed: Collection[str], found: Listing
+    table: IcebergTable, plan: Plan | None, needed: Collection[str], listing: Listing
 ) -> list[SourceFile]:
     """Do as `_files_of_table` does, for a table whose files are where they were."""
     now = table.state
-    then = _known_state(plan, now, found)
+    then = _known_state(plan, now, listing)
     if plan is None or then is None:
         return live_iceberg_files(table)
     blocks = [block for block in plan.blocks if is_of_iceberg(table, block.uri)]
     rows: dict[str, int] = {}
     for block in blocks:
         rows[block.uri] = rows.get(block.uri, 0) + block.rows
-    found.held.update(uri for uri in rows if uri not in needed)
+    listing.held.update(uri for uri in rows if uri not in needed)
     known_files = [file for _, file in files_there(uri for uri in rows if uri in needed)]
     fresh, state = iceberg_files_since(table, then, rows)
-    found.tables.append(state)
+    listing.tables.append(state)
     return [*known_files, *fresh]
 
 
 def _files_of_table(
-    table: DeltaTable, plan: Plan | None, needed: Collection[str], found: Listing
+    table: DeltaTable, plan: Plan | None, needed: Collection[str], listing: Listing
 ) -> list[SourceFile]:
     """Return the files of a table; its state, and what a stream has of it, are added to `found`."""
     now = table.state
-    then = _known_state(plan, now, found)
+    then = _known_state(plan, now, listing)
     if plan is None or then is None:
         return live_files(table)
     rows: dict[str, int] = {}
@@ -215,7 +217,7 @@ def _files_of_table(
     for path, file in uris_below(now.uri, paths):
         known_files.append(replace(file, partition=paths[path].partition, types=paths[path].types))
         held.pop(path, None)
-    found.held.update(held.values())
+    listing.held.update(held.values())
     fresh, state = files_since(table, then, rows)
-    found.tables.append(state)
+    listing.tables.append(state)
     return [*known_files, *fresh]

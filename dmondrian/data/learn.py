@@ -181,10 +181,10 @@ class Learner:
                     Bounds(None, None, rows, all_null=True) for rows in footer.group_rows if rows
                 ]
                 continue
-            found = footer.bounds.get(name)
-            if found is None:
+            bounds = footer.bounds.get(name)
+            if bounds is None:
                 return None
-            chunks += [chunk for chunk, rows in zip(found, footer.group_rows, strict=True) if rows]
+            chunks += [chunk for chunk, rows in zip(bounds, footer.group_rows, strict=True) if rows]
         return chunks
 
     def _merged(self, name: str) -> tuple[float, float, int] | None:
@@ -212,40 +212,42 @@ class Learner:
     def _make_column(
         self,
         draft: Draft,
-        found: Scan | None,
+        scanned: Scan | None,
         max_categories: int,
         infinite: str,
         hashed: tuple[int, int],
     ) -> Column | str:
         """Return the column, or the reason why it is left out."""
-        if isinstance(found, TextScan):
-            if not found.has_words:
+        if isinstance(scanned, TextScan):
+            if not scanned.has_words:
                 return "no text has a word"
-            nulls = found.nulls > 0
+            nulls = scanned.nulls > 0
             return Column(draft.name, TEXT, str(draft.type), has_nulls=nulls, hashed=hashed)
-        if isinstance(found, CategoryScan):
-            return self._category_column(draft, found, max_categories)
+        if isinstance(scanned, CategoryScan):
+            return self._category_column(draft, scanned, max_categories)
         if draft.kind == TIME:
             return self._time_column(
-                draft, found if isinstance(found, TimeScan) else None, infinite
+                draft, scanned if isinstance(scanned, TimeScan) else None, infinite
             )
         return self._number_column(
-            draft, found if isinstance(found, NumberScan) else None, infinite
+            draft, scanned if isinstance(scanned, NumberScan) else None, infinite
         )
 
-    def _number_column(self, draft: Draft, found: NumberScan | None, infinite: str) -> Column | str:
+    def _number_column(
+        self, draft: Draft, scanned: NumberScan | None, infinite: str
+    ) -> Column | str:
         name = draft.name
-        _refuse_infinities(draft, found, infinite)
+        _refuse_infinities(draft, scanned, infinite)
         merged = self._merged(name)
-        nulls = 0 if found is None else found.nulls
+        nulls = 0 if scanned is None else scanned.nulls
         if merged is None or not (math.isfinite(merged[0]) and math.isfinite(merged[1])):
-            assert found is not None  # such columns are always scanned
-            lower, upper = found.lower, found.upper
+            assert scanned is not None  # such columns are always scanned
+            lower, upper = scanned.lower, scanned.upper
         else:
             lower, upper = merged[0], merged[1]
             nulls = max(nulls, merged[2])
         if lower > upper:
-            return "without a finite value" if found and found.infinities else "all null"
+            return "without a finite value" if scanned and scanned.infinities else "all null"
         lower, upper = lower + 0.0, upper + 0.0  # no -0
         if pa.types.is_integer(draft.type) and not nulls and self._rows > MIN_ROW_NUMBERS:
             self._note_row_numbers(name, lower, upper)
@@ -261,22 +263,22 @@ class Learner:
                 "numbers them, it has no information on later rows; consider excluding it"
             )
 
-    def _time_column(self, draft: Draft, found: TimeScan | None, infinite: str) -> Column | str:
-        _refuse_infinities(draft, found, infinite)
+    def _time_column(self, draft: Draft, scanned: TimeScan | None, infinite: str) -> Column | str:
+        _refuse_infinities(draft, scanned, infinite)
         merged = self._merged(draft.name)
-        nulls = 0 if found is None else found.nulls
+        nulls = 0 if scanned is None else scanned.nulls
         if merged is not None:
             lower, upper = int(merged[0]), int(merged[1])
             nulls = max(nulls, merged[2])
-        elif found is None or found.lower is None or found.upper is None:
-            return "without a finite value" if found and found.infinities else "all null"
+        elif scanned is None or scanned.lower is None or scanned.upper is None:
+            return "without a finite value" if scanned and scanned.infinities else "all null"
         else:
-            lower, upper = found.lower, found.upper
+            lower, upper = scanned.lower, scanned.upper
         if lower == upper and not nulls:
             return "constant (one moment)"
         parts = ["linear"] if float(lower) < float(upper) else []  # the encoding is float
         # bounds that are not midnight prove hours even where the sample shows none
-        has_hours = found is not None and found.has_hours
+        has_hours = scanned is not None and scanned.has_hours
         if lower < upper and (has_hours or lower % MICROS_PER_DAY or upper % MICROS_PER_DAY):
             parts.append("hour")
         if lower // MICROS_PER_DAY < upper // MICROS_PER_DAY:
@@ -286,18 +288,18 @@ class Learner:
         kind = str(draft.type)
         return Column(draft.name, TIME, kind, lower, upper, tuple(parts), has_nulls=nulls > 0)
 
-    def _category_column(self, draft: Draft, found: CategoryScan, most: int) -> Column | str:
-        name, counts = draft.name, found.counts
-        if found.is_overfull:
-            self._note_free_text(name, found)
+    def _category_column(self, draft: Draft, scanned: CategoryScan, most: int) -> Column | str:
+        name, counts = draft.name, scanned.counts
+        if scanned.is_overfull:
+            self._note_free_text(name, scanned)
             return f"more than {MAX_DISTINCT} different values, so an identifier"
         rows = sum(counts.values())
         if not counts:
             return "all null"
-        if len(counts) == 1 and not found.nulls:
+        if len(counts) == 1 and not scanned.nulls:
             return f"constant ({next(iter(counts))!r})"
         if len(counts) == rows and rows > most:
-            self._note_free_text(name, found)
+            self._note_free_text(name, scanned)
             return f"an identifier: {rows} rows, all different"
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]
         if len(counts) > most:
@@ -307,7 +309,7 @@ class Learner:
                 f"{name!r} has {len(counts)} levels: the {most} most frequent "
                 f"({covered:.1%} of its rows) are kept, the others share one{hint}"
             )
-            self._note_free_text(name, found)
+            self._note_free_text(name, scanned)
         levels = tuple(sorted(level for level, _ in ranked))
         return Column(
             name,
@@ -315,11 +317,11 @@ class Learner:
             str(draft.type),
             levels=levels,
             n_distinct=len(counts),
-            has_nulls=found.nulls > 0,
+            has_nulls=scanned.nulls > 0,
         )
 
-    def _note_free_text(self, name: str, found: CategoryScan) -> None:
-        if found.looks_like_text:
+    def _note_free_text(self, name: str, scanned: CategoryScan) -> None:
+        if scanned.looks_like_text:
             self._findings.notes.append(
                 f"{name!r} looks like free text: name it in `text` to learn its words"
             )
@@ -333,18 +335,20 @@ class Learner:
         shuffle: bool,
     ) -> tuple[tuple[Label, ...] | None, tuple[float, float] | None]:
         name = str(self._target)
-        found = scans.get(name)
-        if isinstance(found, LabelScan):
-            self._refuse_missing(found.nulls, found.first_null, "null", null_target)
-            labels = _classes(name, found, classes)
-            self._note_classes(len(found.counts), sum(found.counts.values()))
-            self._note_order(found.looks_sorted(), found.groups_look_pure(), shuffle)
+        scanned = scans.get(name)
+        if isinstance(scanned, LabelScan):
+            self._refuse_missing(scanned.nulls, scanned.first_null, "null", null_target)
+            labels = _classes(name, scanned, classes)
+            self._note_classes(len(scanned.counts), sum(scanned.counts.values()))
+            self._note_order(scanned.looks_sorted(), scanned.groups_look_pure(), shuffle)
             return labels, None
-        if isinstance(found, ValueScan):
-            self._refuse_missing(found.nulls, found.first_null, "null or NaN", null_target)
-            self._refuse_missing(found.infinities, found.first_infinity, "infinite", null_target)
-            lower, upper, is_sorted = found.lower, found.upper, found.looks_sorted()
-            ranges = found.ranges
+        if isinstance(scanned, ValueScan):
+            self._refuse_missing(scanned.nulls, scanned.first_null, "null or NaN", null_target)
+            self._refuse_missing(
+                scanned.infinities, scanned.first_infinity, "infinite", null_target
+            )
+            lower, upper, is_sorted = scanned.lower, scanned.upper, scanned.looks_sorted()
+            ranges = scanned.ranges
         else:
             merged = self._merged(name)
             assert merged is not None  # otherwise it was scanned
@@ -406,17 +410,17 @@ class Learner:
             )
 
 
-def _classes(name: str, found: LabelScan, given: Sequence[Label] | None) -> tuple[Label, ...]:
-    rows = sum(found.counts.values())
-    labels: set[Label] = set(found.counts)
-    if given is not None:
-        unknown = sorted(map(repr, labels - set(given)))
+def _classes(name: str, scanned: LabelScan, classes: Sequence[Label] | None) -> tuple[Label, ...]:
+    rows = sum(scanned.counts.values())
+    labels: set[Label] = set(scanned.counts)
+    if classes is not None:
+        unknown = sorted(map(repr, labels - set(classes)))
         if unknown:
             raise DataError(
                 f"the target {name!r} has labels that `classes` does not list: "
                 f"{', '.join(unknown[:8])}; list them too"
             )
-        labels = set(given)
+        labels = set(classes)
     if len(labels) < 2:
         which = f"only {next(iter(labels))!r}, in all {rows} rows" if labels else "none"
         raise DataError(
@@ -429,14 +433,14 @@ def _classes(name: str, found: LabelScan, given: Sequence[Label] | None) -> tupl
     return tuple(sorted(labels))
 
 
-def _refuse_infinities(draft: Draft, found: NumberScan | TimeScan | None, infinite: str) -> None:
-    if found is None or not found.infinities or infinite == "clip":
+def _refuse_infinities(draft: Draft, scanned: NumberScan | TimeScan | None, infinite: str) -> None:
+    if scanned is None or not scanned.infinities or infinite == "clip":
         return
-    values = "infinite values" if found.infinities > 1 else "infinite value"
+    values = "infinite values" if scanned.infinities > 1 else "infinite value"
     raise DataError(
-        f"the column {draft.name!r} holds {found.infinities} {values}, the first at "
-        f"{found.first_infinity}: expected finite {draft.kind}s; correct them, exclude the column, "
-        'or use infinite="clip"'
+        f"the column {draft.name!r} holds {scanned.infinities} {values}, the first at "
+        f"{scanned.first_infinity}: expected finite {draft.kind}s; correct them, exclude the "
+        'column, or use infinite="clip"'
     )
 
 

@@ -58,14 +58,16 @@ def second_names(folder: str, paths: Sequence[str]) -> dict[str, str]:
     """
     top, depth = os.path.realpath(folder), len(folder.rstrip("/")) + 1
     real = {path: os.path.realpath(path) for path in paths}
-    named = {own: path for path, own in real.items() if own == os.path.join(top, path[depth:])}
-    return {path: named[own] for path, own in real.items() if named.get(own, path) != path}
+    named = {
+        target: path for path, target in real.items() if target == os.path.join(top, path[depth:])
+    }
+    return {path: named[target] for path, target in real.items() if named.get(target, path) != path}
 
 
 def link_on_the_way(path: str) -> Link | None:
     """Return the first broken link among the parts of a path, or None."""
-    found = broken_link(path)
-    return None if found is None else Link(*found, is_lost=True)
+    link = broken_link(path)
+    return None if link is None else Link(*link, is_lost=True)
 
 
 def _search(folder: str, above: tuple[str, ...]) -> Iterator[Link]:
@@ -82,7 +84,7 @@ def _follow(entry: os.DirEntry[str], above: tuple[str, ...]) -> Iterator[Link]:
         yield Link(entry.path, os.readlink(entry.path), is_lost=True)
         return
     real = os.path.realpath(entry.path)
-    is_circle = any(f"{one}/".startswith(f"{real.rstrip('/')}/") for one in above)
+    is_circle = any(f"{folder}/".startswith(f"{real.rstrip('/')}/") for folder in above)
     yield Link(entry.path, os.readlink(entry.path), is_circle=is_circle)
     if entry.is_dir() and not is_circle:
         yield from _search(entry.path, (*above, real))

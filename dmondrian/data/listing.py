@@ -62,11 +62,11 @@ def files_below(
         There are none, the folder is kept by a table format, or a link cannot be followed.
     """
     links = _links(filesystem, path)
-    found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
-    chosen = _chosen(found, links, path, uri_of(path), notes, lost)
+    infos = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+    chosen = _chosen(infos, links, path, uri_of(path), notes, lost)
     read = [info.path for info in chosen] or [f"{path.rstrip('/')}/"]
-    refuse_tables(filesystem, path, found, read, uri_of)
-    refuse_uncommitted(filesystem, found, read)
+    refuse_tables(filesystem, path, infos, read, uri_of)
+    refuse_uncommitted(filesystem, infos, read)
     if not chosen:
         raise _no_parquet(uri_of(path))
     return chosen
@@ -80,7 +80,7 @@ def _no_parquet(location: str) -> NoFilesError:
 
 
 def _chosen(
-    found: Sequence[fs.FileInfo],
+    infos: Sequence[fs.FileInfo],
     links: Sequence[Link],
     path: str,
     location: str,
@@ -95,18 +95,20 @@ def _chosen(
         A link that may stand for some of them cannot be followed.
     """
     depth = len(path.rstrip("/")) + 1
-    own = sorted(
-        {info.path[depth : -len(info.base_name)] for info in found if _is_ours(info)} - {""}
+    own_folders = sorted(
+        {info.path[depth : -len(info.base_name)] for info in infos if _is_ours(info)} - {""}
     )
-    if own:
-        notes.append(f"passed over in {location}: {', '.join(own)} (runs or scores of dmondrian)")
+    if own_folders:
+        notes.append(
+            f"passed over in {location}: {', '.join(own_folders)} (runs or scores of dmondrian)"
+        )
 
     def is_seen(name: str) -> bool:
-        return not _is_hidden(name) and not name.startswith(tuple(own))
+        return not _is_hidden(name) and not name.startswith(tuple(own_folders))
 
     files = [
         info
-        for info in sorted(found, key=lambda info: info.path)
+        for info in sorted(infos, key=lambda info: info.path)
         if info.type == fs.FileType.File and is_seen(info.path[depth:])
     ]
     broken = [link for link in links if not link.is_sound and is_seen(link.path[depth:])]
@@ -119,11 +121,11 @@ def _chosen(
     if not chosen:  # Hive and Impala write data files without any ending
         chosen = [info for info in files if "." not in info.base_name]
     read = {info.path for info in chosen}
-    others = [info.path[depth:] for info in files if info.path not in read]
-    others += [link.path[depth:] for link in broken if lost is None or link not in lost]
-    if chosen and others:
-        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-        notes.append(f"passed over in {location}: {', '.join(others[:3])}{more} (not Parquet)")
+    passed_over = [info.path[depth:] for info in files if info.path not in read]
+    passed_over += [link.path[depth:] for link in broken if lost is None or link not in lost]
+    if chosen and passed_over:
+        more = f" and {len(passed_over) - 3} more" if len(passed_over) > 3 else ""
+        notes.append(f"passed over in {location}: {', '.join(passed_over[:3])}{more} (not Parquet)")
     return _once(chosen, links, path, notes)
 
 
@@ -180,19 +182,19 @@ def files_matching(
         if matches(names, wanted) or (_may_hold_rows(link.path) and _begins(names, wanted)):
             raise link.error()
     selector = fs.FileSelector(base, allow_not_found=True, recursive=True)
-    found = filesystem.get_file_info(selector)
-    matched = [info for info in found if matches(info.path[depth:].split("/"), wanted)]
+    infos = filesystem.get_file_info(selector)
+    matched = [info for info in infos if matches(info.path[depth:].split("/"), wanted)]
     folders = [info.path for info in matched if info.type == fs.FileType.Directory]
     files = {info.path: info for info in matched if info.type == fs.FileType.File}
     read = [*files, *(f"{folder}/" for folder in folders)]
-    refuse_tables(filesystem, base, found, read, uri_of)
+    refuse_tables(filesystem, base, infos, read, uri_of)
     for folder in sorted(folders):
         inside = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
         chosen = _chosen(inside, _links(filesystem, folder), folder, uri_of(folder), notes)
         if not chosen and not is_emptied(uri_of(folder)):
             raise _no_parquet(uri_of(folder))
         files.update((info.path, info) for info in chosen)
-    refuse_uncommitted(filesystem, found, [*files])
+    refuse_uncommitted(filesystem, infos, [*files])
     if not files and isinstance(filesystem, fs.LocalFileSystem) and (lost := link_on_the_way(base)):
         raise lost.error()
     return _once([files[path] for path in sorted(files)], links, base, notes)

@@ -150,10 +150,10 @@ def make_plan(
     ParameterError
         An option outside its range.
     """
-    given = given_options(locals())
-    exclude, categorical = given.get("exclude", ()), given.get("categorical", ())
-    include = given.get("include", ())
-    text, cyclic = given.get("text", ()), given.get("cyclic", ())
+    options_given = given_options(locals())
+    exclude, categorical = options_given.get("exclude", ()), options_given.get("categorical", ())
+    include = options_given.get("include", ())
+    text, cyclic = options_given.get("text", ()), options_given.get("cyclic", ())
     options: dict[str, Any] = {"task": task, "infinite": infinite, "null_target": null_target}
     _check_options(options, seed, max_categories)
     if classes is not None and (target is None or task != "classification"):
@@ -209,11 +209,13 @@ def make_plan(
     for footer in footers:
         check_plain((*drafts, target, weight, time), footer)
     learner = Learner(footers, partitions, drafts, left_out, target, weight)
-    schema, found = learner.learn(
+    schema, findings = learner.learn(
         max_categories, classes, shuffle=shuffle, hashed=hashed, **options
     )
     _check_cyclic(circles, drafts)
-    columns = (one.as_cyclic() if one.name in circles else one for one in schema.columns)
+    columns = (
+        column.as_cyclic() if column.name in circles else column for column in schema.columns
+    )
     schema = replace(schema, columns=tuple(columns))
     if time is not None:
         schema = replace(schema, time=time, time_kind=kind_of_times(time, footers, partitions))
@@ -224,9 +226,9 @@ def make_plan(
     else:
         blocks, bands = arrange(groups, shuffle, seed), ()
     notes += _left_out_notes(schema)
-    for text in found.warnings:
+    for text in findings.warnings:
         warnings.warn(text, UserWarning, stacklevel=2)
-    all_notes = tuple(notes + found.notes + found.warnings)
+    all_notes = tuple(notes + findings.notes + findings.warnings)
     return Plan(
         schema,
         blocks,
@@ -236,7 +238,7 @@ def make_plan(
         excluded=tuple(excluded),
         bands=bands,
         included=None if included is None else tuple(used),
-        asked=asked_text(given),
+        asked=asked_text(options_given),
         tables=tuple(tables),
     )
 
@@ -244,19 +246,21 @@ def make_plan(
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those options of `make_plan` that differ from its defaults, collections as lists."""
     defaults = option_defaults()
-    given = {name: _listed(options[name]) for name in defaults if name in options}
-    return {name: value for name, value in given.items() if value != defaults[name]}
+    listed = {name: _listed(options[name]) for name in defaults if name in options}
+    return {name: value for name, value in listed.items() if value != defaults[name]}
 
 
 def option_defaults() -> dict[str, Any]:
     """Return the defaults of the options of `make_plan` that a job sets, collections as lists."""
     parameters = inspect.signature(make_plan).parameters.items()
-    return {name: _listed(one.default) for name, one in parameters if name not in _NOT_ASKED}
+    return {
+        name: _listed(parameter.default) for name, parameter in parameters if name not in _NOT_ASKED
+    }
 
 
-def asked_text(given: Mapping[str, Any]) -> str:
+def asked_text(options: Mapping[str, Any]) -> str:
     """Return what `given_options` returned as text, equal for equal options."""
-    return json.dumps(given, sort_keys=True, separators=(",", ":"), default=repr)
+    return json.dumps(options, sort_keys=True, separators=(",", ":"), default=repr)
 
 
 def _listed(value: Any) -> Any:

@@ -26,13 +26,13 @@ def count_missing(schema: Schema, X: np.ndarray) -> dict[str, int]:
 
     Empty where no column has nulls, or very many have.
     """
-    found = {}
+    counts = {}
     feature = 0
     for column in schema.columns:
         feature += column.width
         if column.has_nulls:  # its last feature is the indicator
-            found[f"{_MISSING}{column.name}"] = int(np.count_nonzero(X[:, feature - 1]))
-    return {ROWS_READ: len(X), **found} if 0 < len(found) <= _MOST_COUNTED else {}
+            counts[f"{_MISSING}{column.name}"] = int(np.count_nonzero(X[:, feature - 1]))
+    return {ROWS_READ: len(X), **counts} if 0 < len(counts) <= _MOST_COUNTED else {}
 
 
 def missing_shares(schema: Schema, counts: Mapping[str, int]) -> dict[str, float]:
@@ -40,15 +40,15 @@ def missing_shares(schema: Schema, counts: Mapping[str, int]) -> dict[str, float
 
     A column that had none in the training data has none, unless some came later.
     """
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     rows = counts.get(ROWS_READ, 0)
     for column in schema.columns:
         if not column.has_nulls:
             if not counts.get(f"null:{column.name}"):
-                found[column.name] = 0.0
+                shares[column.name] = 0.0
         elif rows:
-            found[column.name] = counts.get(f"{_MISSING}{column.name}", 0) / rows
-    return found
+            shares[column.name] = counts.get(f"{_MISSING}{column.name}", 0) / rows
+    return shares
 
 
 def events_of(counts: Mapping[str, int]) -> dict[str, int]:

@@ -105,11 +105,11 @@ def find_places(
             continue
         # Other missing files are looked for in the folders of the nearest match.
         near = sorted(by_name.get(first[-1], ()), key=lambda parts: -_shared_end(first, parts))
-        found = next((parts for parts in near if try_at(first, parts)), None)
-        if found is None:
+        match = next((parts for parts in near if try_at(first, parts)), None)
+        if match is None:
             continue
-        depth = _shared_end(first, found)
-        old, new = first[:-depth], found[:-depth]
+        depth = _shared_end(first, match)
+        old, new = first[:-depth], match[:-depth]
         for parts in [parts for parts in missing if parts[: len(old)] == old]:
             try_at(parts, new + parts[len(old) :])
     prints = {planned[uri].fingerprint: parts for parts, uri in missing.items() if uri in learned}

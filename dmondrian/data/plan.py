@@ -63,15 +63,15 @@ class TableState:
 
     def to_json(self) -> dict[str, Any]:
         """Return its values; 1.0.0 refuses ``bounds``, so it is there only where it is needed."""
-        found = asdict(self)
-        bounds = found.pop("bounds")
-        return {**found, "bounds": list(bounds)} if bounds else found
+        values = asdict(self)
+        bounds = values.pop("bounds")
+        return {**values, "bounds": list(bounds)} if bounds else values
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> TableState:
+    def from_json(cls, values: Mapping[str, Any]) -> TableState:
         """Return the state of `to_json`; 1.0.0 may have counted deleted rows below 0."""
-        deleted, bounds = found.get("deleted", 0), tuple(found.get("bounds", ()))
-        return cls(**{**found, "deleted": max(0, deleted), "bounds": bounds})
+        deleted, bounds = values.get("deleted", 0), tuple(values.get("bounds", ()))
+        return cls(**{**values, "deleted": max(0, deleted), "bounds": bounds})
 
 
 @dataclass(frozen=True)
@@ -170,18 +170,18 @@ class Plan:
         text = _canonical({**self._header(), "blocks": []})
         # The keys are sorted: before the blocks are the bands at most, which are numbers.
         head, tail = text.split(_NO_BLOCKS, 1)
-        found = hashlib.sha256(f"{head}{_NO_BLOCKS[:-1]}".encode("ascii"))
+        hasher = hashlib.sha256(f"{head}{_NO_BLOCKS[:-1]}".encode("ascii"))
         before = ""
         for rows in self._rows():
-            found.update(f"{before}{_canonical(rows)[1:-1]}".encode("ascii"))
+            hasher.update(f"{before}{_canonical(rows)[1:-1]}".encode("ascii"))
             before = ","
-        found.update(f"]{tail}".encode("ascii"))
-        return found.hexdigest()
+        hasher.update(f"]{tail}".encode("ascii"))
+        return hasher.hexdigest()
 
-    def with_digest_of(self, other: Plan) -> Plan:
+    def with_digest_of(self, same_plan: Plan) -> Plan:
         """Return this plan, of the same content as another, whose digest may be known already."""
-        if "digest" in vars(other):
-            vars(self)["digest"] = other.digest
+        if "digest" in vars(same_plan):
+            vars(self)["digest"] = same_plan.digest
         return self
 
     def digest_at(self, position: int) -> str:
@@ -364,10 +364,10 @@ def _read(data: bytes) -> tuple[dict[str, Any], BlockTable]:
         has_prints = _FINGERPRINT[0] in batch.schema.names
         prints = batch.column(_FINGERPRINT[0]).to_pylist() if has_prints else [""] * len(batch)
         rows = zip(zip(*numbers, strict=True), *names, prints, strict=True)
-        for (*own, size), uri, stamp, text, fingerprint in rows:
+        for (*block_numbers, size), uri, stamp, text, fingerprint in rows:
             if text not in partitions:
                 partitions[text] = _partition(text)
-            maker.add(own, uri, size, stamp, partitions[text], fingerprint)
+            maker.add(block_numbers, uri, size, stamp, partitions[text], fingerprint)
     return header, maker.table()
 
 

@@ -262,7 +262,7 @@ def _read(
         where = _locator(some)
         stop = start + sum(map(len, some))
         try:
-            own = encode_features(schema, columns, stop - start, counts, where)
+            features = encode_features(schema, columns, stop - start, counts, where)
             target, lacks = None, None
             if schema.target is not None:
                 target, lacks = encode_target(schema, columns[schema.target], where)
@@ -274,9 +274,9 @@ def _read(
             of_rows = None
             if schema.time is not None:
                 of_rows = encode_times(schema, columns[schema.time], where)
-            own_before = None
+            labels_before = None
             if earlier is not None:
-                own_before = encode_earlier_labels(schema, columns[earlier])
+                labels_before = encode_earlier_labels(schema, columns[earlier])
         except (pa.ArrowException, ValueError, OverflowError) as error:
             if isinstance(error, DataError):
                 raise
@@ -291,11 +291,11 @@ def _read(
         if keep:
             kept.append(pa.table({name: columns[name] for name in keep}))
         if X is None and places is None and stop == n:  # all in one part: nothing to concatenate
-            X, y, weight, times, before = own, target, weights, of_rows, own_before
+            X, y, weight, times, before = features, target, weights, of_rows, labels_before
         else:
-            X = np.empty((n, own.shape[1]), dtype=np.float32) if X is None else X
-            X[here] = own
-            pairs = (y, target), (weight, weights), (times, of_rows), (before, own_before)
+            X = np.empty((n, features.shape[1]), dtype=np.float32) if X is None else X
+            X[here] = features
+            pairs = (y, target), (weight, weights), (times, of_rows), (before, labels_before)
             for whole, values in pairs:
                 if whole is not None and values is not None:
                     whole[here] = values
@@ -315,8 +315,8 @@ def _tables(
     unchanged: set[str] = set()
     schema = plan.schema
     wanted = [column.name for column in schema.columns]
-    others = schema.target, schema.weight, schema.time, earlier, *keep
-    wanted += [name for name in others if name is not None]
+    named_roles = schema.target, schema.weight, schema.time, earlier, *keep
+    wanted += [name for name in named_roles if name is not None]
     names = list(dict.fromkeys(wanted))
     texts = [c.name for c in schema.columns if c.kind == "category" and c.name not in keep]
 
@@ -358,18 +358,18 @@ def check_unchanged(block: Block) -> None:
     PlanError
     """
     try:
-        found = stat_uri(block.uri)
+        now = stat_uri(block.uri)
     except OSError as error:
         raise PlanError(f"cannot look at {block.uri}, a file of the plan: {error}") from error
-    if found is None:
+    if now is None:
         raise PlanError(
             f"{block.uri} is part of the plan but is no longer there: put it back, or start a new "
             "run; if the data moved, train the run again with a job that names where they are now"
         )
-    if not found.is_same(block.size, block.stamp, is_local(block.uri)):
+    if not now.is_same(block.size, block.stamp, is_local(block.uri)):
         raise PlanError(
             f"{block.uri} changed since the plan was made: expected {block.size} bytes stamped "
-            f"{block.stamp}, got {found.size} bytes stamped {found.stamp}; put the file back, or "
+            f"{block.stamp}, got {now.size} bytes stamped {now.stamp}; put the file back, or "
             "start a new run"
         )
 

@@ -33,13 +33,13 @@ def place_that_reads(
         Whether the folder has the file of a run or of scores, by which data that are given as a
         folder above it pass over it.
     """
-    own = _comparable(folder)
-    if own is None:
+    path = _comparable(folder)
+    if path is None:
         return None
-    files = [f"{own}/{name}".split("/") for name in names]
+    files = [f"{path}/{name}".split("/") for name in names]
     for place, address in _places(data):
         patterns = address.split("/")
-        is_above = own == address or (not is_marked and own.startswith(f"{address.rstrip('/')}/"))
+        is_above = path == address or (not is_marked and path.startswith(f"{address.rstrip('/')}/"))
         if is_above or any(matches(file, patterns) for file in files):
             return place
     return None
@@ -47,11 +47,11 @@ def place_that_reads(
 
 def files_named_in(data: Any, folder: Place) -> list[str]:
     """Return the names of a folder's files that some data name one by one."""
-    own = _comparable(folder)
-    if own is None:
+    path = _comparable(folder)
+    if path is None:
         return []
     split = (address.rpartition("/") for _, address in _places(data))
-    return [name for parent, _, name in split if parent == own]
+    return [name for parent, _, name in split if parent == path]
 
 
 def _places(data: Any) -> Iterator[tuple[str, str]]:

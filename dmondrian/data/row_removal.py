@@ -80,10 +80,10 @@ def read_keys(file: str | os.PathLike[str], key: str) -> pa.Array:
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise DataError(f"cannot read keys from {name}: {error}") from error
     plain = keys.dictionary_decode() if pa.types.is_dictionary(keys.type) else keys
-    found = plain.drop_null().unique()
-    if not len(found):
+    unique_keys = plain.drop_null().unique()
+    if not len(unique_keys):
         raise DataError(f"{name} lists no key: expected a column {key!r}, or a key in each line")
-    return found
+    return unique_keys
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,12 @@ def find_rows(uris: Sequence[str], key: str, keys: pa.Array) -> Found:
             parquet, n_out = _with_key(open_parquet(uri, source=source), key, uri), 0
             for column in _keys_of(parquet, key, uri):
                 plain = _plain(column)
-                own = _as_values(keys, plain.type, uri)
+                keys_as_values = _as_values(keys, plain.type, uri)
                 n_out += _count(column, keys, uri)
                 values = plain.unique().drop_null()
-                is_there |= pc.is_in(own, value_set=values).to_numpy(zero_copy_only=False)
+                is_there |= pc.is_in(keys_as_values, value_set=values).to_numpy(
+                    zero_copy_only=False
+                )
         left.append(parquet.metadata.num_rows - n_out)
     return Found(int(len(keys) - is_there.sum()), tuple(left))
 

@@ -62,13 +62,13 @@ class NumberScan:
             self.lower = min(self.lower, float(values.min()))
             self.upper = max(self.upper, float(values.max()))
 
-    def merge(self, other: NumberScan) -> None:
+    def merge(self, later: NumberScan) -> None:
         """Merge the scan of later rows."""
-        self.lower = min(self.lower, other.lower)
-        self.upper = max(self.upper, other.upper)
-        self.nulls += other.nulls
-        self.infinities += other.infinities
-        self.first_infinity = self.first_infinity or other.first_infinity
+        self.lower = min(self.lower, later.lower)
+        self.upper = max(self.upper, later.upper)
+        self.nulls += later.nulls
+        self.infinities += later.infinities
+        self.first_infinity = self.first_infinity or later.first_infinity
 
 
 @dataclass
@@ -99,14 +99,14 @@ class TimeScan:
             self._widen(int(micros.min()), int(micros.max()))
             self.has_hours = self.has_hours or bool((micros % MICROS_PER_DAY).any())
 
-    def merge(self, other: TimeScan) -> None:
+    def merge(self, later: TimeScan) -> None:
         """Merge the scan of later rows."""
-        if other.lower is not None and other.upper is not None:
-            self._widen(other.lower, other.upper)
-        self.nulls += other.nulls
-        self.has_hours = self.has_hours or other.has_hours
-        self.infinities += other.infinities
-        self.first_infinity = self.first_infinity or other.first_infinity
+        if later.lower is not None and later.upper is not None:
+            self._widen(later.lower, later.upper)
+        self.nulls += later.nulls
+        self.has_hours = self.has_hours or later.has_hours
+        self.infinities += later.infinities
+        self.first_infinity = self.first_infinity or later.first_infinity
 
     def _widen(self, lower: int, upper: int) -> None:
         self.lower = lower if self.lower is None else min(self.lower, lower)
@@ -138,13 +138,13 @@ class CategoryScan:
                 self.counts[text] += int(count)
         self._bound()
 
-    def merge(self, other: CategoryScan) -> None:
+    def merge(self, later: CategoryScan) -> None:
         """Merge the scan of later rows."""
-        self.nulls += other.nulls
-        self.n_known += other.n_known
-        self.n_wordy += other.n_wordy
-        self.is_overfull = self.is_overfull or other.is_overfull
-        self.counts.update(other.counts)
+        self.nulls += later.nulls
+        self.n_known += later.n_known
+        self.n_wordy += later.n_wordy
+        self.is_overfull = self.is_overfull or later.is_overfull
+        self.counts.update(later.counts)
         self._bound()
 
     @property
@@ -171,10 +171,10 @@ class TextScan:
         self.nulls += int((codes < 0).sum())
         self.has_words = self.has_words or bool(len(word_features(texts, 2, 1)[1]))
 
-    def merge(self, other: TextScan) -> None:
+    def merge(self, later: TextScan) -> None:
         """Merge the scan of later rows."""
-        self.nulls += other.nulls
-        self.has_words = self.has_words or other.has_words
+        self.nulls += later.nulls
+        self.has_words = self.has_words or later.has_words
 
 
 class Scan(Protocol):
@@ -193,7 +193,7 @@ class Scan(Protocol):
             Returns the name of a row by its place in the column.
         """
 
-    def merge(self, other: Any) -> None:
+    def merge(self, later: Any) -> None:
         """Merge the scan of later rows."""
 
 
@@ -347,11 +347,11 @@ def _unusable_part(column: Column, parts: Sequence[_Part], make: Callable[[], Sc
     """Return the row group whose values cannot be converted: the error does not name it."""
     start = 0
     for part in parts[:-1]:
-        own = flatten(column.slice(start, len(part)))
+        values = flatten(column.slice(start, len(part)))
         try:
-            if pa.types.is_dictionary(own.type):  # the dictionary is shared by all parts
-                own = own.dictionary_decode()
-            make().add(own, [len(part)], str)
+            if pa.types.is_dictionary(values.type):  # the dictionary is shared by all parts
+                values = values.dictionary_decode()
+            make().add(values, [len(part)], str)
         except _UNUSABLE:
             return part
         start += len(part)

@@ -97,7 +97,7 @@ class Column:
             for part in self.parts
             if part not in seconds
         )
-        return replace(self, parts=tuple(one for parts in changed for one in parts))
+        return replace(self, parts=tuple(part for parts in changed for part in parts))
 
     def features(self) -> Iterator[str]:
         """Names of the features, in order: parts, levels, other, null."""
@@ -189,7 +189,7 @@ class Schema:
             }
             for column in self.columns
         ]
-        found: dict[str, Any] = {
+        values: dict[str, Any] = {
             "format": FORMAT,
             "columns": columns,
             "target": self.target,
@@ -202,10 +202,10 @@ class Schema:
             "target_range": None if self.target_range is None else list(self.target_range),
         }
         if self.time is not None:
-            found["time"] = [self.time, self.time_kind]
+            values["time"] = [self.time, self.time_kind]
         if self.class_weight is not None:
-            found["class_weight"] = list(self.class_weight)
-        return found
+            values["class_weight"] = list(self.class_weight)
+        return values
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
@@ -216,9 +216,9 @@ class Schema:
         SchemaError
             The mapping was not written by `to_json` or by a newer format.
         """
-        found = data.get("format") if isinstance(data, Mapping) else type(data).__name__
-        if type(found) is not int or found != FORMAT:
-            raise SchemaError(f"expected a schema of format {FORMAT}, got {found!r}")
+        format_there = data.get("format") if isinstance(data, Mapping) else type(data).__name__
+        if type(format_there) is not int or format_there != FORMAT:
+            raise SchemaError(f"expected a schema of format {FORMAT}, got {format_there!r}")
         try:
             columns = tuple(
                 Column(
@@ -362,7 +362,9 @@ def describe_encoding(column: Column) -> str:
     """Return a short description of a column's encoding."""
     null = ", null indicator" if column.has_nulls else ""
     if column.kind == "category":
-        some = [one if len(one) <= _SHOWN else f"{one[:_SHOWN]}..." for one in column.levels[:4]]
+        some = [
+            level if len(level) <= _SHOWN else f"{level[:_SHOWN]}..." for level in column.levels[:4]
+        ]
         some = [f'"{level}"' if "," in level else level for level in some]
         shown = ", ".join(some) + (", ..." if len(column.levels) > 4 else "")
         return f"{counted(len(column.levels), 'level')} ({shown}) and other{null}"

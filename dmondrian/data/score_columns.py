@@ -31,8 +31,8 @@ def summing(forest: Any, n_draws: int | None) -> Summing:
     """Return what sums predictions of trees: their forest, or the density of `n_draws`."""
     if forest.parameters.follows_stream:
         return MemberSums(forest)
-    own: Forest = forest
-    return own if n_draws is None else DensityAnswers(own, n_draws)
+    trees: Forest = forest
+    return trees if n_draws is None else DensityAnswers(trees, n_draws)
 
 
 def has_label_std(
@@ -105,13 +105,13 @@ def _detail_arrays(
     sums: Sums, calibration: FittedCalibration | None, output: int | np.ndarray
 ) -> list[pa.Array]:
     """Return the deviations of an output, which may vary by row, and the distances."""
-    found = []
+    arrays = []
     if sums.square is not None:
         variance = sums.variance[np.arange(len(sums.square)), output]
-        found.append(array_of(calibrated_std(variance, calibration)))
+        arrays.append(array_of(calibrated_std(variance, calibration)))
     if sums.distance is not None:
-        found.append(array_of(sums.distance / sums.n_trees))
-    return found
+        arrays.append(array_of(sums.distance / sums.n_trees))
+    return arrays
 
 
 def _generalized_arrays(

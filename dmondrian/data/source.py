@@ -124,12 +124,12 @@ def list_files(
             if is_web(location):
                 files[location] = _web_file(location)
                 continue
-            location, found = _expand(location, notes, is_emptied, lost)
+            location, infos = _expand(location, notes, is_emptied, lost)
         except NoFilesError:
             if is_emptied(location.rstrip("/")):
                 continue
             raise
-        for info in found:
+        for info in infos:
             uri = child_uri(location, info.path)
             if uri in files:
                 notes.append(f"{uri} is named twice in the source and is read once")
@@ -221,8 +221,8 @@ def stat_uri(uri: str) -> Version | None:
         Of the file system.
     """
     if is_web(uri):
-        found = stat_web(uri)
-        return None if found is None else Version(*found)
+        size_and_stamp = stat_web(uri)
+        return None if size_and_stamp is None else Version(*size_and_stamp)
     filesystem, path = locate(uri)
     if not is_local(uri):
         try:
@@ -243,12 +243,14 @@ def is_local(uri: str) -> bool:
 
 def _web_file(location: str) -> SourceFile:
     try:
-        found = stat_web(location)
+        size_and_stamp = stat_web(location)
     except OSError as error:
         raise DataError(f"cannot read {location}: {error}") from error
-    if found is None:
+    if size_and_stamp is None:
         raise NoFilesError(f"expected a Parquet file at {location}, but nothing is there")
-    return SourceFile(location, found[0], found[1], _partition(urlsplit(location).path))
+    return SourceFile(
+        location, size_and_stamp[0], size_and_stamp[1], _partition(urlsplit(location).path)
+    )
 
 
 def _expand(
@@ -267,8 +269,8 @@ def _expand(
         if info.type == fs.FileType.Directory:
             return location, files_below(filesystem, path, uri_of, notes, lost)
         if GLOB.search(path):
-            if found := files_matching(filesystem, path, uri_of, notes, is_emptied):
-                return location, found
+            if infos := files_matching(filesystem, path, uri_of, notes, is_emptied):
+                return location, infos
             raise NoFilesError(f"no file matches {location}: expected at least one Parquet file")
     except OSError as error:
         advice = advice_on_answer(str(error), location)

@@ -66,7 +66,7 @@ _WRITE_OUT = "read the table with a program that knows its format, and write it 
 def refuse_tables(
     filesystem: fs.FileSystem,
     base: str,
-    found: Iterable[fs.FileInfo],
+    infos: Iterable[fs.FileInfo],
     chosen: Sequence[str],
     uri_of: Callable[[str], str],
 ) -> None:
@@ -77,7 +77,7 @@ def refuse_tables(
     filesystem : pyarrow.fs.FileSystem
     base : str
         The folder that was listed.
-    found : iterable of FileInfo
+    infos : iterable of FileInfo
         All that is below it.
     chosen : sequence of str
         Paths to be read: files, and folders with a trailing ``/``.
@@ -90,7 +90,7 @@ def refuse_tables(
         With the table, and how to list its live files.
     """
     tables: dict[str, str] = {}
-    for info in found:
+    for info in infos:
         if match := _MARKER.search(info.path):
             tables.setdefault(info.path[: match.start()], str(match.lastgroup))
     for table, kind in tables.items():
@@ -107,7 +107,7 @@ def refuse_tables(
 
 
 def refuse_uncommitted(
-    filesystem: fs.FileSystem, found: Iterable[fs.FileInfo], chosen: Sequence[str]
+    filesystem: fs.FileSystem, infos: Iterable[fs.FileInfo], chosen: Sequence[str]
 ) -> None:
     """Raise DataError if a write of Databricks left dead files, or was not finished.
 
@@ -117,12 +117,12 @@ def refuse_uncommitted(
     Parameters
     ----------
     filesystem : pyarrow.fs.FileSystem
-    found : iterable of FileInfo
+    infos : iterable of FileInfo
         All that is below a folder.
     chosen : sequence of str
         Paths of the files to be read.
     """
-    notes = [(info.path, match) for info in found if (match := _WRITE.match(info.path))]
+    notes = [(info.path, match) for info in infos if (match := _WRITE.match(info.path))]
     if not notes:
         return
     committed = {(match["folder"], match["id"]) for _, match in notes if match["end"]}
@@ -170,9 +170,9 @@ def _table_above(
     """Return the table of a folder and its format, or None; results are added to `known`."""
     if match := _MARKER.search(f"{folder}/"):
         return folder[: match.start()], str(match.lastgroup)
-    fresh = [one for one in _upwards(folder) if one not in known]
+    fresh = [above for above in _upwards(folder) if above not in known]
     known.update(zip(fresh, _kinds(filesystem, fresh), strict=True))
-    return next(((one, kind) for one in _upwards(folder) if (kind := known[one])), None)
+    return next(((above, kind) for above in _upwards(folder) if (kind := known[above])), None)
 
 
 def _upwards(folder: str) -> Iterator[str]:

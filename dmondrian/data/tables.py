@@ -36,13 +36,13 @@ def joined(
     n_rows = 0
     types: dict[str, pa.DataType] = {}
     for part, columns in tables:
-        own = {name: column.type for name, column in columns.items()}
-        if parts and (n_rows + len(part) > max_rows or own != types):
+        types_of_part = {name: column.type for name, column in columns.items()}
+        if parts and (n_rows + len(part) > max_rows or types_of_part != types):
             yield _concatenated(waiting), parts
             waiting, parts, n_rows = [], [], 0
         waiting.append(columns)
         parts.append(part)
-        n_rows, types = n_rows + len(part), own
+        n_rows, types = n_rows + len(part), types_of_part
         if n_rows >= max_rows:  # do not wait for the next one to be read
             yield _concatenated(waiting), parts
             waiting, parts, n_rows = [], [], 0

@@ -86,14 +86,14 @@ class LabelScan:
         self.changes += int((codes[1:] != codes[:-1]).sum())
         self.mixture += len(codes) - float((counts**2).sum()) / len(codes)
 
-    def merge(self, other: LabelScan) -> None:
+    def merge(self, later: LabelScan) -> None:
         """Merge the scan of later rows."""
-        self.counts.update(other.counts)
-        self.nulls += other.nulls
-        self.first_null = self.first_null or other.first_null
-        self.pairs += other.pairs
-        self.changes += other.changes
-        self.mixture += other.mixture
+        self.counts.update(later.counts)
+        self.nulls += later.nulls
+        self.first_null = self.first_null or later.first_null
+        self.pairs += later.pairs
+        self.changes += later.changes
+        self.mixture += later.mixture
 
     @property
     def impurity(self) -> float:
@@ -155,17 +155,17 @@ class ValueScan:
         if len(values) >= MIN_GROUP:
             self.ranges.append((lower, upper))
 
-    def merge(self, other: ValueScan) -> None:
+    def merge(self, later: ValueScan) -> None:
         """Merge the scan of later rows."""
-        self.lower = min(self.lower, other.lower)
-        self.upper = max(self.upper, other.upper)
-        self.nulls += other.nulls
-        self.first_null = self.first_null or other.first_null
-        self.infinities += other.infinities
-        self.first_infinity = self.first_infinity or other.first_infinity
-        self.rises += other.rises
-        self.falls += other.falls
-        self.ranges += other.ranges
+        self.lower = min(self.lower, later.lower)
+        self.upper = max(self.upper, later.upper)
+        self.nulls += later.nulls
+        self.first_null = self.first_null or later.first_null
+        self.infinities += later.infinities
+        self.first_infinity = self.first_infinity or later.first_infinity
+        self.rises += later.rises
+        self.falls += later.falls
+        self.ranges += later.ranges
 
     def looks_sorted(self) -> bool:
         """Whether nearly all moves between neighbours go one way."""

@@ -60,5 +60,5 @@ def word_features(
     """
     if not len(texts):
         return np.zeros(1, np.int64), np.zeros(0, np.int64)
-    found = _vectorizer(n_features, longest).transform(texts)
-    return found.indptr.astype(np.int64), found.indices.astype(np.int64)
+    counts = _vectorizer(n_features, longest).transform(texts)
+    return counts.indptr.astype(np.int64), counts.indices.astype(np.int64)

@@ -61,7 +61,7 @@ def encrypted_columns(parquet: pq.ParquetFile, tail: bytes, uri: str) -> tuple[s
     if len(tail) - 8 == parquet.metadata.serialized_size:
         return ()
     groups = [i for i in range(parquet.num_row_groups) if parquet.metadata.row_group(i).num_rows]
-    found = []
+    names = []
     with pq.ParquetFile(open_uri(uri), metadata=parquet.metadata, buffer_size=8192) as pages:
         for name in dict.fromkeys(parquet.schema_arrow.names) if groups else ():
             try:
@@ -69,8 +69,8 @@ def encrypted_columns(parquet: pq.ParquetFile, tail: bytes, uri: str) -> tuple[s
             except (pa.ArrowException, OSError) as error:
                 if not _ENCRYPTED.search(str(error)):
                     raise unreadable(uri, error, f"column {name!r}") from error
-                found.append(name)
-    return tuple(found)
+                names.append(name)
+    return tuple(names)
 
 
 def unreadable(uri: str, error: BaseException, where: str = "") -> DataError:

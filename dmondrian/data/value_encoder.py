@@ -48,7 +48,11 @@ class ValueEncoder:
         self._block = NumberBlock(schema)
         columns, starts = schema.columns, self._block.starts.tolist()
         numbers = self._block.columns.tolist()
-        levels = [i for i, one in enumerate(columns) if one.kind == CATEGORY and not has_times(one)]
+        levels = [
+            i
+            for i, column in enumerate(columns)
+            if column.kind == CATEGORY and not has_times(column)
+        ]
         rest = sorted(set(range(len(columns))).difference(numbers, levels))
         self._n_features = schema.n_features
         self._kinds = [(column.name, *_kinds_of(column)) for column in columns]
@@ -101,8 +105,8 @@ class ValueEncoder:
         X: Matrix = np.zeros((n, self._n_features), np.float32)
         try:
             if self._numbers:
-                given = [columns[name] for name in self._numbers]
-                values = np.array(given, np.float64)  # NaN for None
+                numbers = [columns[name] for name in self._numbers]
+                values = np.array(numbers, np.float64)  # NaN for None
                 if (np.abs(values) > _LARGEST).any():
                     return None
                 self._block.encode(self._all_numbers, values.T, X, {})
@@ -128,14 +132,14 @@ class _Levels:
 
     def places_of(self, values: Sequence[Any], step: int) -> list[int]:
         """Return the places of the features that are not 0, in rows one after the other."""
-        found = []
+        places = []
         for row, value in enumerate(values):
             place = self._found.get(value) if type(value) is str else None
             if place is None:
                 place = self._place(value)
             if place is not None:
-                found.append(row * step + place)
-        return found
+                places.append(row * step + place)
+        return places
 
     def _place(self, value: Any) -> int | None:
         """Return the place of a value that is no level as it stands; None for no place."""

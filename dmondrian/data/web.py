@@ -32,10 +32,10 @@ def open_web(uri: str) -> pa.NativeFile:
         The server refuses or does not answer.
     """
     store, path = _store(uri)
-    found = stat_web(uri)
-    if found is None:
+    size_and_stamp = stat_web(uri)
+    if size_and_stamp is None:
         raise FileNotFoundError(f"{uri} does not exist")
-    return pa.PythonFile(_WebFile(store, path, found[0]), mode="r")
+    return pa.PythonFile(_WebFile(store, path, size_and_stamp[0]), mode="r")
 
 
 def stat_web(uri: str) -> tuple[int, str] | None:
@@ -48,13 +48,13 @@ def stat_web(uri: str) -> tuple[int, str] | None:
     """
     store, path = _store(uri)
     try:
-        found = obstore.head(store, path)
+        about = obstore.head(store, path)
     except FileNotFoundError:
         return None
     except BaseError as error:
         raise OSError(str(error).splitlines()[0]) from error
-    changed = found["last_modified"]
-    return found["size"], found["e_tag"] or str(int(changed.timestamp()))
+    changed = about["last_modified"]
+    return about["size"], about["e_tag"] or str(int(changed.timestamp()))
 
 
 def _store(uri: str) -> tuple[HTTPStore, str]:
