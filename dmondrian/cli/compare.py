@@ -18,18 +18,18 @@ def compare(arguments: argparse.Namespace, output: Output) -> int:
     from dmondrian.report.comparison_tables import tables_of
 
     if arguments.html is None:
-        found = compare_runs(arguments.runs)
+        comparison = compare_runs(arguments.runs)
     else:
-        file, found = write_comparison(arguments.runs, arguments.html)
-        found["html"] = str(file)
-    output.event("compared", found)
-    for part in tables_of(found):
+        file, comparison = write_comparison(arguments.runs, arguments.html)
+        comparison["html"] = str(file)
+    output.event("compared", comparison)
+    for part in tables_of(comparison):
         lines = [f"{part.title}:"]
         lines += _columns([part.head, *part.rows]) if part.rows else []
         lines += [f"  {note}" for note in (part.none if not part.rows else "", *part.notes) if note]
         output.text("\n".join(lines))
-    if "html" in found:
-        output.text(f"{found['html']}: the same with charts, for any browser")
+    if "html" in comparison:
+        output.text(f"{comparison['html']}: the same with charts, for any browser")
     return 0
 
 

@@ -94,20 +94,20 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
             rows.append((f"weight of {name}", share_in_words(ages, place)))
     rows.append(("checkpoints", f"at {_some(facts['checkpoints'])} rows"))
     output.text(table(rows))
-    given, in_use = _of_use(facts["parameters"]), dict(facts["in_use"])
+    parameters, in_use = _of_use(facts["parameters"]), dict(facts["in_use"])
     scales = in_use.pop("feature_scales", None)
-    if isinstance(given.get("feature_scales"), list):
-        scales, given["feature_scales"] = given["feature_scales"], "given"
+    if isinstance(parameters.get("feature_scales"), list):
+        scales, parameters["feature_scales"] = parameters["feature_scales"], "given"
     units = in_use.pop("feature_units", None)
     chosen = {
-        name: f"{given[name]}, now {shown(value)}"
+        name: f"{parameters[name]}, now {shown(value)}"
         for name, value in in_use.items()
-        if name in given
+        if name in parameters
     }
     if units is not None:
         rounded = f"{sum(unit > 0.0 for unit in units):,} of {counted(len(units), 'feature')}"
-        chosen["feature_units"] = f"{given['feature_units']}, now {rounded} rounded"
-    output.text("parameters:\n" + _indented(table({**given, **chosen}.items())))
+        chosen["feature_units"] = f"{parameters['feature_units']}, now {rounded} rounded"
+    output.text("parameters:\n" + _indented(table({**parameters, **chosen}.items())))
     names = facts["feature_names"] or [str(number) for number in range(facts["features"])]
     if arguments.features:
         output.text("features in use:\n" + _indented(_features(names, scales, units)))
@@ -132,12 +132,12 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         from dmondrian.drift.waiting_rows import nothing_learned
         from dmondrian.ensemble.settings.drift_settings import DriftSettings
 
-        settings = DriftSettings.of_delay(given.get("delay", 1))
+        settings = DriftSettings.of_delay(parameters.get("delay", 1))
         output.remark(nothing_learned(facts["waiting"], settings))
     if facts["metrics"]:
         title = f"metrics ({metrics_title(facts['metrics'])}):\n"
         output.text(title + metrics_table(facts["metrics"], "  "))
-        is_following = given.get("drift") is not None
+        is_following = parameters.get("drift") is not None
         for remark in remarks_on(facts["metrics"], facts["algorithm"], is_following):
             output.remark(remark)
     if alerts := _alert_lines(facts["alerts"]):
@@ -165,13 +165,13 @@ def schema(arguments: argparse.Namespace, output: Output) -> int:
         stored = Run.open(data).run_json
         if stored.get("schema") is None:
             return _show_plain_features(stored, output)
-        found = Schema.from_json(stored["schema"])
+        schema_found = Schema.from_json(stored["schema"])
         notes: tuple[str, ...] = ()
     else:
         plan = make_plan(data, target=arguments.target, task=arguments.task)
-        found, notes = plan.schema, plan.notes
-    output.event("schema", {**found.to_json(), "notes": list(notes)})
-    output.text(found.describe())
+        schema_found, notes = plan.schema, plan.notes
+    output.event("schema", {**schema_found.to_json(), "notes": list(notes)})
+    output.text(schema_found.describe())
     for note in notes:
         output.remark(note)
     return 0
@@ -190,7 +190,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
     trees, stored, manifest = known_trees(model)
     run = Run.open(model)
     summary, rows = trees.summary, trees.summary.rows
-    given = stored.get("estimator", {})
+    parameters = stored.get("estimator", {})
     why = why_none(trees.parameters) if with_importances else None
     shares = None
     if with_importances and why is None:
@@ -201,8 +201,8 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "model": model,
         "is_recorded": trees.is_recorded,
         "algorithm": trees.parameters["algorithm"],
-        "parameters": given,
-        "in_use": _in_use(trees.parameters, given),
+        "parameters": parameters,
+        "in_use": _in_use(trees.parameters, parameters),
         "rows": manifest.position,
         "learned": None if rows is None else rows["learned"],
         "waiting": None if rows is None else rows["waiting"],
@@ -278,16 +278,18 @@ def _trained(run: Run) -> dict[str, Any] | None:
     return None if work is None else work.to_json()
 
 
-def _of_use(given: Mapping[str, Any]) -> dict[str, Any]:
+def _of_use(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of an estimator that mean something beside its ``drift``."""
-    weights = given.get("class_weight")
+    weights = parameters.get("class_weight")
     if weights is not None and not isinstance(weights, str):
         pairs = (f"{on_one_line(str(label))!r} {w:g}" for label, w in weights)
-        given = {**given, "class_weight": ", ".join(pairs)}
-    if "drift" not in given:
-        return dict(given)
-    without = ("delay", "experts") if given["drift"] is None else ("learning_rate", "warmup_rows")
-    return {name: value for name, value in given.items() if name not in without}
+        parameters = {**parameters, "class_weight": ", ".join(pairs)}
+    if "drift" not in parameters:
+        return dict(parameters)
+    without = (
+        ("delay", "experts") if parameters["drift"] is None else ("learning_rate", "warmup_rows")
+    )
+    return {name: value for name, value in parameters.items() if name not in without}
 
 
 def _rows_learned(facts: Mapping[str, Any]) -> str:
@@ -371,9 +373,11 @@ def _part(part: Run) -> dict[str, Any]:
     return {"trees": list(tree_range(part)), "rows": rows, "final": is_final}
 
 
-def _in_use(used: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _in_use(used: Mapping[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
     """Return the values in use of parameters that the estimator chose itself."""
-    known = {name: used.get(name) for name, value in given.items() if value in ("auto", "learned")}
+    known = {
+        name: used.get(name) for name, value in parameters.items() if value in ("auto", "learned")
+    }
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -403,15 +407,15 @@ def _alerts(run: Run) -> dict[str, Any]:
 
 def _alert_lines(alerts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the conditions that hold now, and the newest alerts that are over."""
-    on = [(one["when"], one["at"]) for one in alerts["on"]]
-    over = [one for one in alerts["raised"] if (one["when"], one["at"]) not in on]
-    rows = [(one, "holds since") for one in alerts["on"]]
+    on = [(alert["when"], alert["at"]) for alert in alerts["on"]]
+    over = [alert for alert in alerts["raised"] if (alert["when"], alert["at"]) not in on]
+    rows = [(alert, "holds since") for alert in alerts["on"]]
     rows += [(one, "over; began") for one in over[-_SHOWN_ALERTS:]]
     lines = []
-    for one, state in rows:
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(float(one["at"])))
-        text = f"{state} row {int(one['row']):,}, {at} UTC, at {float(one['value']):.4g}"
-        lines.append((one["when"], text))
+    for alert, state in rows:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(float(alert["at"])))
+        text = f"{state} row {int(alert['row']):,}, {at} UTC, at {float(alert['value']):.4g}"
+        lines.append((alert["when"], text))
     return lines
 
 

@@ -109,7 +109,7 @@ class _Cluster(LocalCluster):
 
     def new_worker_spec(self) -> dict[Any, dict[str, Any]]:
         ((name, spec),) = super().new_worker_spec().items()
-        own = self._kernels / str(name)
-        copy_cache(own)
-        options = {**spec["options"], "env": {"DMONDRIAN_CACHE_DIR": str(own)}}
+        worker_cache = self._kernels / str(name)
+        copy_cache(worker_cache)
+        options = {**spec["options"], "env": {"DMONDRIAN_CACHE_DIR": str(worker_cache)}}
         return {name: {**spec, "options": options}}

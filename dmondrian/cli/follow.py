@@ -126,16 +126,16 @@ def _wanted(keys: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the arguments of the scoring in a ``[follow]`` table; None if it asks for none."""
     if "score" not in keys:
         return None
-    others = {name: keys[name] for name in _SCORED if name in keys}
-    return {"data": keys["score"], "out": keys["scores"], **others}
+    options = {name: keys[name] for name in _SCORED if name in keys}
+    return {"data": keys["score"], "out": keys["scores"], **options}
 
 
 def _joining(keys: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the arguments of the join in a ``[labels]`` table; None if there is none."""
     if keys is None:
         return None
-    others = {name: keys[name] for name in ("key", "rows") if name in keys}
-    return {"data": keys["path"], "out": keys["joined"], **others}
+    options = {name: keys[name] for name in ("key", "rows") if name in keys}
+    return {"data": keys["path"], "out": keys["joined"], **options}
 
 
 def _joined_text(joined: Any) -> str:

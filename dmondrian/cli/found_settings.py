@@ -47,7 +47,9 @@ def with_found(job: Job, output: Output) -> Job:
             "on with it"
         )
     settings = list(combinations(job))
-    if not _are_those_of(stored.estimators, [estimator_of(job, one) for one in settings]):
+    if not _are_those_of(
+        stored.estimators, [estimator_of(job, combination) for combination in settings]
+    ):
         raise JobError(
             f"{place}: [search] or [forest] differ from those of the search in {url}, which found "
             f"{written(stored.found)}: take them back, or write these into [forest] and remove "
@@ -89,8 +91,9 @@ def _are_those_of(stored: list[list[Any]], estimators: list[Any]) -> bool:
     from dmondrian.estimators.save import params_known_then
 
     return len(stored) == len(estimators) and all(
-        [one.algorithm, json.loads(json.dumps(params_known_then(one, then)))] == [algorithm, then]
-        for one, (algorithm, then) in zip(estimators, stored, strict=True)
+        [estimator.algorithm, json.loads(json.dumps(params_known_then(estimator, then)))]
+        == [algorithm, then]
+        for estimator, (algorithm, then) in zip(estimators, stored, strict=True)
     )
 
 

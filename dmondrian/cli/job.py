@@ -224,8 +224,8 @@ def build_estimator(job: Job) -> Any:
 
 def metrics_options(job: Job, port: int | None) -> dict[str, Any]:
     """Return where metrics are served, as keyword arguments; a port of the command wins."""
-    found = {f"metrics_{name}": value for name, value in job.metrics.items()}
-    return found if port is None else {**found, "metrics_port": port}
+    options = {f"metrics_{name}": value for name, value in job.metrics.items()}
+    return options if port is None else {**options, "metrics_port": port}
 
 
 def check_lags(job: Job, estimator: Any) -> None:
@@ -241,8 +241,8 @@ def check_lags(job: Job, estimator: Any) -> None:
     from dmondrian.data.lag_settings import checked_lags
     from dmondrian.distributed.training.lagged_data import WHY
 
-    given = {"labels": job.labels, "validation": job.validation}
-    for table in (name for name, value in given.items() if value is not None):
+    tables = {"labels": job.labels, "validation": job.validation}
+    for table in (name for name, value in tables.items() if value is not None):
         place = job.source.place_of_table(table)
         raise JobError(f"{place}: [{table}] does not go with [lags]: {WHY[table]}")
     try:
@@ -317,9 +317,9 @@ def _parse(file: Path) -> tuple[dict[str, Any], str]:
             f"give the path of a TOML file{_other_jobs(file)}"
         ) from error
     except UnicodeDecodeError as error:
-        found = "UTF-16 text" if data.startswith(_UTF_16) else f"other bytes ({error})"
+        how = "UTF-16 text" if data.startswith(_UTF_16) else f"other bytes ({error})"
         advice = "; save it as UTF-8" if data.startswith(_UTF_16) else ""
-        raise JobError(f"{file}: expected UTF-8 text, got {found}{advice}") from error
+        raise JobError(f"{file}: expected UTF-8 text, got {how}{advice}") from error
     try:
         return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:
@@ -558,7 +558,9 @@ def _are_strings(value: Any) -> bool:
 
 
 def _are_counts(values: list[Any]) -> bool:
-    are = (isinstance(one, int) and not isinstance(one, bool) and one >= 1 for one in values)
+    are = (
+        isinstance(value, int) and not isinstance(value, bool) and value >= 1 for value in values
+    )
     return bool(values) and all(are)
 
 

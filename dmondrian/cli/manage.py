@@ -57,14 +57,14 @@ def prune(arguments: argparse.Namespace, output: Output) -> int:
 
     pruned = prune_run(open_whole(arguments.model), arguments.keep, arguments.dry_run)
     output.event(
-        "pruned", {"dry_run": arguments.dry_run, "runs": [one.to_json() for one in pruned]}
+        "pruned", {"dry_run": arguments.dry_run, "runs": [run.to_json() for run in pruned]}
     )
     verb = "would delete" if arguments.dry_run else "deleted"
-    for one in pruned:
+    for run in pruned:
         output.text(
-            f"{one.url}: {verb} {counted(len(one.positions), 'checkpoint')} and "
-            f"{counted(len(one.blobs), 'blob')} ({size(one.n_bytes)}); "
-            f"{counted(len(one.kept), 'checkpoint')} {'stays' if len(one.kept) == 1 else 'stay'}"
+            f"{run.url}: {verb} {counted(len(run.positions), 'checkpoint')} and "
+            f"{counted(len(run.blobs), 'blob')} ({size(run.n_bytes)}); "
+            f"{counted(len(run.kept), 'checkpoint')} {'stays' if len(run.kept) == 1 else 'stay'}"
         )
     return 0
 

@@ -83,4 +83,6 @@ def algorithm_meant(name: str) -> str | None:
 
 
 def _meant(names: dict[str, tuple[str, ...]], name: str) -> str | None:
-    return next((own for own, others in names.items() if name in others), None)
+    return next(
+        (canonical for canonical, other_names in names.items() if name in other_names), None
+    )

@@ -214,8 +214,13 @@ def shown(value: Any) -> str:
 def candidates_table(records: list[dict[str, Any]]) -> str:
     """Return a line for each candidate, the best first: rank, rows, loss, settings."""
     rows = [["rank", "rows", "loss", "settings"]]
-    for one in sorted(records, key=lambda one: one["rank"]):
-        texts = [str(one["rank"]), f"{one['rows']:,}", shown(one["loss"]), written(one["settings"])]
+    for record in sorted(records, key=lambda one: one["rank"]):
+        texts = [
+            str(record["rank"]),
+            f"{record['rows']:,}",
+            shown(record["loss"]),
+            written(record["settings"]),
+        ]
         rows.append(texts)
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return "\n".join(
@@ -236,9 +241,9 @@ def _pair(name: str, value: Any) -> str:
     if not isinstance(value, (Mapping, list, tuple)):
         return tomli_w.dumps({name: "none" if value is None else value}).strip()
     if isinstance(value, Mapping):
-        inner = f"{{{', '.join(_pair(str(key), own) for key, own in value.items())}}}"
+        inner = f"{{{', '.join(_pair(str(key), item) for key, item in value.items())}}}"
     else:
-        inner = f"[{', '.join(_pair('_', own).removeprefix('_ = ') for own in value)}]"
+        inner = f"[{', '.join(_pair('_', item).removeprefix('_ = ') for item in value)}]"
     return f"{tomli_w.dumps({name: 0}).strip().removesuffix('0')}{inner}"
 
 

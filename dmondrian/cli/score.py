@@ -136,19 +136,19 @@ def held_out_lines(held_out: Mapping[str, Any]) -> str:
     newest, best = known[-1], held_out["best"]
     files = counted(len(held_out["files"]), "file")
     title = f"held-out metrics ({counted(held_out['rows'], 'row')} in {files}):\n"
-    chosen = [one for one in known if one["position"] == best]
+    chosen = [checkpoint for checkpoint in known if checkpoint["position"] == best]
     if best == newest["position"] or not chosen:
         heads = [newest]
     else:
         heads = [newest, chosen[0]]
-    rows = [["", *(f"at row {one['position']:,}" for one in heads)]]
+    rows = [["", *(f"at row {head['position']:,}" for head in heads)]]
     if len(heads) == 2:
         rows[0][2] += ", @best"
     elif chosen:
         rows[0][1] += ", @best"
     for name, label in _METRICS.items():
         if name in newest and name != "rows":
-            values = [one.get(name) for one in heads]
+            values = [head.get(name) for head in heads]
             rows.append([label, *("" if value is None else shown(value) for value in values)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return title + "\n".join(
@@ -189,9 +189,11 @@ def _stream_lines(metrics: Mapping[str, Any]) -> list[str]:
 def _diagram(bins: list[dict[str, float]]) -> str:
     """Return a reliability diagram: a line per bin of confidence."""
     rows = []
-    for one in bins:
-        text = f"right {one['accuracy']:.3f}, sure {one['confidence']:.3f}"
-        rows.append((f"{one['above']:.1f} to {one['up_to']:.1f}", f"{one['share']:6.1%}: {text}"))
+    for bin_ in bins:
+        text = f"right {bin_['accuracy']:.3f}, sure {bin_['confidence']:.3f}"
+        rows.append(
+            (f"{bin_['above']:.1f} to {bin_['up_to']:.1f}", f"{bin_['share']:6.1%}: {text}")
+        )
     return "\n".join("  " + line for line in table(rows).split("\n"))
 
 

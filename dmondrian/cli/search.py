@@ -24,12 +24,12 @@ def search(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian search --help`."""
     job = read_job(arguments.job, arguments.overrides)
     settings = list(combinations(job))
-    estimators = [estimator_of(job, one) for one in settings]
+    estimators = [estimator_of(job, combination) for combination in settings]
     check_amounts(job)
-    for one in estimators:
-        check_lags(job, one)
-        check_row_parts(job, one)
-    least = min(one.n_estimators for one in estimators)
+    for estimator in estimators:
+        check_lags(job, estimator)
+        check_row_parts(job, estimator)
+    least = min(estimator.n_estimators for estimator in estimators)
     if job.run.get("n_shards", 1) > least:
         raise JobError(
             f"{job.source.place('run', 'n_shards')}: [run] n_shards: expected at most {least}, the "
@@ -41,29 +41,34 @@ def search(arguments: argparse.Namespace, output: Output) -> int:
     check_of_search(job.run["path"], job.data["path"])
     url = f"{str(job.run['path']).rstrip('/')}/{FOLDER}"
     options = {key: value for key, value in job.data.items() if key not in _PLAN_KEYS}
-    asked = job.search or {}
+    search_options = job.search or {}
     if job.lags is not None:  # in the run's folder, where training finds them
         options |= {"lags": job.lags, "run": job.run["path"]}
     with cluster_of(job) as cluster:
-        found = distributed.search(
+        searched = distributed.search(
             estimators,
             job.data["path"],
             target=job.data["target"],
             folder=url,
-            **({"rows": asked["rows"]} if "rows" in asked else {}),
+            **({"rows": search_options["rows"]} if "rows" in search_options else {}),
             **options,
             **cluster,
         )
     output.close_bar()
     records = [
-        {"settings": dict(sorted(one.items())), **about}
-        for one, about in zip(settings, found.candidates, strict=True)
+        {"settings": dict(sorted(combination.items())), **about}
+        for combination, about in zip(settings, searched.candidates, strict=True)
     ]
-    best = settings[found.winner]
-    about = {"winner": best, "loss": found.loss, "rounds": found.rounds, "candidates": records}
+    best = settings[searched.winner]
+    about = {
+        "winner": best,
+        "loss": searched.loss,
+        "rounds": searched.rounds,
+        "candidates": records,
+    }
     output.event("searched", {"search": url, **about})
     output.text(
-        f"searched {counted(len(settings), 'candidate')}, ranked by {found.loss}:\n"
+        f"searched {counted(len(settings), 'candidate')}, ranked by {searched.loss}:\n"
         + candidates_table(records)
     )
     output.text(f"training with {written(best)}")

@@ -41,12 +41,12 @@ def tls_of_arguments(arguments: argparse.Namespace) -> Tls | None:
     JobError
         As of :func:`tls_mistakes`.
     """
-    given = {name: getattr(arguments, name) for name in KEYS if getattr(arguments, name)}
-    given = {name: os.path.abspath(os.path.expanduser(path)) for name, path in given.items()}
-    mistakes = list(tls_mistakes(given, _option))
+    paths = {name: getattr(arguments, name) for name in KEYS if getattr(arguments, name)}
+    paths = {name: os.path.abspath(os.path.expanduser(path)) for name, path in paths.items()}
+    mistakes = list(tls_mistakes(paths, _option))
     if mistakes:
         raise JobError("\n".join(mistakes))
-    return tls_of(given)
+    return tls_of(paths)
 
 
 def add_tls_arguments(command: argparse.ArgumentParser) -> None:
@@ -68,13 +68,13 @@ def tls_mistakes(keys: Mapping[str, Any], named: Callable[[str], str]) -> Iterat
     named : callable
         From a key to how a message names it, with the place where it was written.
     """
-    given = [name for name in KEYS if name in keys]
+    present = [name for name in KEYS if name in keys]
     lacking = [name for name in KEYS if name not in keys]
-    if not given:
+    if not present:
         return
     if lacking:
         yield (
-            f"{named(given[0])}: given without {' and '.join(lacking)}; expected {KEYS[0]}, "
+            f"{named(present[0])}: given without {' and '.join(lacking)}; expected {KEYS[0]}, "
             f"{KEYS[1]} and {KEYS[2]}, or none of them"
         )
         return

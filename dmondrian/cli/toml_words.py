@@ -24,18 +24,18 @@ _ALONE = re.compile(_WORD)
 def in_toml(text: str) -> str:
     """Return a message with Python's parameters, values and types as TOML has them."""
 
-    def given(found: re.Match[str]) -> str:
-        value = found[2]
+    def given(match: re.Match[str]) -> str:
+        value = match[2]
         if value[0] == "'":
             value = f'"{value[1:-1]}"'
-        return f"{found[1]} = {value}"
+        return f"{match[1]} = {value}"
 
-    def listed(found: re.Match[str]) -> str:
-        equals = " = " if found[0][0] == "=" else ""
-        values = found[1].replace("'", '"')
+    def listed(match: re.Match[str]) -> str:
+        equals = " = " if match[0][0] == "=" else ""
+        values = match[1].replace("'", '"')
         return f"{equals}[{values}]"
 
     for kind, name in _KINDS.items():
         text = text.replace(kind, name)
     text = _TUPLE.sub(listed, text)
-    return _ALONE.sub(lambda found: _WORDS[found[0]], _GIVEN.sub(given, text))
+    return _ALONE.sub(lambda match: _WORDS[match[0]], _GIVEN.sub(given, text))

@@ -92,8 +92,8 @@ _SCORED = "keep", "details", "delta", "memory_limit"  # that may be left out
 
 def _wanted(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of the scoring in a ``[score]`` table."""
-    others = {name: keys[name] for name in _SCORED if name in keys}
-    return {"data": keys["path"], "out": keys["out"], **others}
+    options = {name: keys[name] for name in _SCORED if name in keys}
+    return {"data": keys["path"], "out": keys["out"], **options}
 
 
 def _detach(
@@ -200,9 +200,9 @@ def _counted(n: int, what: str) -> str:
 
 
 def _score(model: str, wanted: Mapping[str, Any], output: Output, cluster: dict[str, Any]) -> None:
-    others = dict(wanted)
-    data, out = others.pop("data"), others.pop("out")
-    run_score(model, data, out, output, {**cluster, **others})
+    options = dict(wanted)
+    data, out = options.pop("data"), options.pop("out")
+    run_score(model, data, out, output, {**cluster, **options})
     try:
         run_evaluate(model, data, output, {**cluster, "memory_limit": wanted.get("memory_limit")})
     except SchemaError as error:  # the features were fine, so it is the target that is not there

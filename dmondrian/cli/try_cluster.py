@@ -33,9 +33,9 @@ _TICK = 0.2  # seconds between two looks for a signal
 
 def cluster(arguments: argparse.Namespace, output: Output) -> int:
     """Run the command; see `dmondrian cluster --help`."""
-    given = tls_of_arguments(arguments)
+    given_tls = tls_of_arguments(arguments)
     if arguments.certificates_only:
-        if arguments.folder is None or given is not None:
+        if arguments.folder is None or given_tls is not None:
             raise JobError(
                 "--certificates-only writes new certificates into a folder: expected --folder and "
                 "no --tls-ca, --tls-cert, --tls-key"
@@ -48,15 +48,15 @@ def cluster(arguments: argparse.Namespace, output: Output) -> int:
 
     wanted = _N_WORKERS if arguments.workers is None else arguments.workers
     n_workers, threads = local_size(wanted, arguments.threads)
-    own = _private(Path(arguments.folder)) if arguments.folder else None
+    own_folder = _private(Path(arguments.folder)) if arguments.folder else None
     with ExitStack() as stack:
-        if own is not None:
-            stack.enter_context(_alone_in(own))
+        if own_folder is not None:
+            stack.enter_context(_alone_in(own_folder))
         output.note("compiling kernels, if they are not yet (about half a minute)")
         warm_kernels()
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dmondrian-")))
-        folder = own or temporary
-        tls = given or _certificates(folder, output)
+        folder = own_folder or temporary
+        tls = given_tls or _certificates(folder, output)
         interrupts = stack.enter_context(Interrupts("stopped in the middle of stopping"))
         started = stack.enter_context(
             running(n_workers, threads, tls, folder / SCHEDULER_FILE, temporary / "kernels")

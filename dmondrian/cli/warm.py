@@ -193,21 +193,23 @@ def _use_following(kind: Any, X: Any, chosen: dict[str, Any]) -> None:
 
 def _use_kernel(kind: Any, X: Any, chosen: dict[str, Any]) -> None:
     """Train a kernel machine exactly and by batches, and choose its lifetime."""
-    y, given = (X[:, 0] > X[:, 1]).astype(int), {"n_passes": 1, "random_state": 0, **chosen}
+    y, parameters = (X[:, 0] > X[:, 1]).astype(int), {"n_passes": 1, "random_state": 0, **chosen}
     for solver in ("cholesky", "sgd"):
-        model = kind(2, lifetime="validation", max_lifetime=1.0, solver=solver, **given).fit(X, y)
+        model = kind(2, lifetime="validation", max_lifetime=1.0, solver=solver, **parameters).fit(
+            X, y
+        )
         model.predict(X)
         model.predict(X[:1])
         model.weighted_depth(X)
         _store(model)
-    kind(2, **given).fit(X, y).partial_fit(X, y)  # a row is an update of the factor
+    kind(2, **parameters).fit(X, y).partial_fit(X, y)  # a row is an update of the factor
     if chosen["domain"] == "cube":
-        kind(2, lifetime="average", max_lifetime=1.0, **given).fit(X, y).partial_fit(X, y)
+        kind(2, lifetime="average", max_lifetime=1.0, **parameters).fit(X, y).partial_fit(X, y)
     if kind.algorithm == "mondrian-kernel-classifier":
         for loss in ("log_loss", "hinge"):
-            kind(2, loss=loss, **given).fit(X, y).predict(X)
+            kind(2, loss=loss, **parameters).fit(X, y).predict(X)
     if kind.algorithm == "mondrian-kernel-regressor":
-        kind(2, **given).fit(X, y).predict(X, return_std=True)
+        kind(2, **parameters).fit(X, y).predict(X, return_std=True)
 
 
 def _store(model: Any) -> None:

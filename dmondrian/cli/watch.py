@@ -103,8 +103,8 @@ def _cancel_job(watch: _Watch, job: jobs.Job) -> int:
 
 def _newest(run: Run) -> tuple[Run, Holder | None]:
     """Return the run or the part of it that is worked on, or was last."""
-    held = [(one, holder_of(one.store)) for one in (run, *parts_of(run))]
-    known = [(one, holder) for one, holder in held if holder is not None]
+    held = [(run_or_part, holder_of(run_or_part.store)) for run_or_part in (run, *parts_of(run))]
+    known = [(run_or_part, holder) for run_or_part, holder in held if holder is not None]
     if not known:
         return run, None
     return max(known, key=lambda pair: (not pair[1].is_over, pair[1].began))
@@ -219,8 +219,12 @@ class _Watch:
 def _events_in(beat: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """Return the events in a heartbeat that this version knows."""
     events = (beat or {}).get("events")
-    found = [event for event in events if isinstance(event, dict)] if type(events) is list else []
-    return [event for event in found if _is_a(event.get("number"), "int") and "text" in event]
+    events_there = (
+        [event for event in events if isinstance(event, dict)] if type(events) is list else []
+    )
+    return [
+        event for event in events_there if _is_a(event.get("number"), "int") and "text" in event
+    ]
 
 
 def _seen_of(holder: Holder | None) -> tuple[int, int]:

@@ -218,8 +218,8 @@ def _n_outputs(estimator: Any) -> int:
 def _functions(estimator: Any, trees: list[PlainTree]) -> Iterator[str]:
     """Yield the functions: a feature of a row, the response of a loss, the answer."""
     forest = estimator.forest_
-    its, k = forest.parameters, trees[0].value.shape[1]
-    loss = its.cost.loss if its.minimises_loss else ""
+    parameters, k = forest.parameters, trees[0].value.shape[1]
+    loss = parameters.cost.loss if parameters.minimises_loss else ""
     encodes = estimator._encodes_missing()
     if encodes:
         from dmondrian.estimators.missing_values import filling

@@ -119,10 +119,10 @@ def dependence_on(
         places[column.name] = column, list(range(start, start + column.width))
         start += column.width
     chosen = [places[name] for name in names]
-    asked = [feature for _, features in chosen for feature in features]
-    rows = read_some(plan, learned, asked, is_quick=is_quick)
+    features_chosen = [feature for _, features in chosen for feature in features]
+    rows = read_some(plan, learned, features_chosen, is_quick=is_quick)
     walked = "" if len(trees) == n_trees else f" The first {len(trees)} of {n_trees} trees count."
-    found, factors, start = [], [], 0
+    dependences, factors, start = [], [], 0
     for column, features in chosen:
         column_rows = rows.X[:, start : start + len(features)]
         start += len(features)
@@ -137,7 +137,7 @@ def dependence_on(
             means = dependence_of(trees, part_features, X[:, of_part] if part else X)
             ends, shares = spread_of(column, part, values, column_rows)
             null = missing if place == 0 else None
-            found.append(Dependence(column, values, means, null, part, ends, shares))
+            dependences.append(Dependence(column, values, means, null, part, ends, shares))
         if values := values_of(column):
             ends, shares = spread_of(column, "", values, column_rows)
             pair_values, weights = _of_pairs(values, ends, shares)
@@ -148,14 +148,14 @@ def dependence_on(
     if trees[0].value.shape[1] == 2:  # what one class gains the other loses
         trees = [tree._replace(value=tree.value[:, 1:]) for tree in trees]
     pairs = [
-        Pair((name, other), *interaction_of(trees, factor, another))
-        for j, (other, another) in enumerate(factors)
+        Pair((name, other_name), *interaction_of(trees, factor, another))
+        for j, (other_name, another) in enumerate(factors)
         for name, factor in factors[:j]
     ]
     pairs = [pair for pair in pairs if pair.share >= LEAST_TOGETHER]
     pairs.sort(key=lambda pair: -pair.size)
     not_shown = [column.name for column, _ in chosen if not values_of(column)]
-    return Dependences(found, pairs, len(factors), _in_rows(rows) + walked, not_shown)
+    return Dependences(dependences, pairs, len(factors), _in_rows(rows) + walked, not_shown)
 
 
 def why_no_dependence(algorithm: Any, parameters: Any) -> str | None:
@@ -313,13 +313,13 @@ def encoded(schema: Schema, column: Column, values: Sequence[Any]) -> np.ndarray
     return encode_features(alone, {column.name: array}, len(values), {}, str)
 
 
-def classes_shown(found: Sequence[Dependence], classes: Sequence[str]) -> list[int]:
+def classes_shown(dependences: Sequence[Dependence], classes: Sequence[str]) -> list[int]:
     """Return the outputs to show: the second of two classes, or those that vary most of many."""
     if len(classes) <= 2:
         return [len(classes) - 1] if classes else [0]
     ranges = np.zeros(len(classes))
-    for one in found:
-        ranges = np.maximum(ranges, np.ptp(one.means, axis=0))
+    for dependence in dependences:
+        ranges = np.maximum(ranges, np.ptp(dependence.means, axis=0))
     return sorted(np.argsort(-ranges, kind="stable")[:_MOST_CLASSES].tolist())
 
 

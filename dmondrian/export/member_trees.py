@@ -81,7 +81,7 @@ def member_trees(forest: DriftForest) -> MemberTrees:
     """Return the trees of a forest of :func:`forest_to_export`."""
     permanent, n = frozen_for_forecasts(forest), len(forest.members)
     k = 1 if forest.label_policies.is_regression else forest.label_policies.n_outputs
-    given = _given(forest)
+    as_given = _given(forest)
     n_young = forest.ages.n_younger_than(forest.blocks.delay)
     octaves = forest.members[0].answering_trees(forest.position).octaves
     mixed = [octave for octave in octaves if octave - forest.ages.first >= n_young]
@@ -90,13 +90,13 @@ def member_trees(forest: DriftForest) -> MemberTrees:
         of_inputs[1 + octave - forest.ages.first] = number
     slots = []
     for i, (member, tree) in enumerate(zip(forest.members, forest.store.trees, strict=True)):
-        slots.append(Slot(i, 0, [plain_tree(tree, permanent[i], k, [given])]))
-        covering = dict(zip(octaves, _covering(member, forest.position, k, given), strict=True))
+        slots.append(Slot(i, 0, [plain_tree(tree, permanent[i], k, [as_given])]))
+        covering = dict(zip(octaves, _covering(member, forest.position, k, as_given), strict=True))
         slots += [Slot(i, 1 + j, [covering[octave]]) for j, octave in enumerate(mixed)]
     scaled, newest = forest.scaled_forest, forest.boosted_set
     if scaled is not None:
         of_inputs[-2] = 1 + len(mixed)
-        steps = [_given(scaled), given]
+        steps = [_given(scaled), as_given]
         pairs = zip(scaled.store.trees, frozen_for_forecasts(scaled), strict=True)
         trees = [plain_tree(tree, frozen, k, steps) for tree, frozen in pairs]
         each = len(trees) // n
@@ -104,7 +104,7 @@ def member_trees(forest: DriftForest) -> MemberTrees:
     boosted = []
     if newest is not None and forest.boosted:
         of_inputs[-1] = BOOSTED
-        boosted = _of_set(newest, forest.boosted.kept_rows(), given)
+        boosted = _of_set(newest, forest.boosted.kept_rows(), as_given)
     return MemberTrees(slots, of_inputs, boosted)
 
 
@@ -144,14 +144,14 @@ def _given(ensemble: Ensemble) -> AsGiven:
     return partial(thresholds_of_given, parameters=ensemble.parameters)
 
 
-def _covering(member: Member, position: int, k: int, given: AsGiven) -> list[PlainTree]:
+def _covering(member: Member, position: int, k: int, as_given: AsGiven) -> list[PlainTree]:
     """Return the member's tree of each octave."""
     answering, plain = member.answering_trees(position), []
     pairs = zip(answering.trees, member.frozen_answering_trees(position), strict=True)
     for i, (tree, frozen) in enumerate(pairs):
-        steps = [given]
+        steps = [as_given]
         if answering.scales is not None:
-            steps = [partial(_unscaled, scales=answering.scales[i]), given]
+            steps = [partial(_unscaled, scales=answering.scales[i]), as_given]
         plain.append(plain_tree(tree, frozen, k, steps))
     return plain
 
@@ -161,7 +161,7 @@ def _unscaled(thresholds: np.ndarray, features: np.ndarray, scales: np.ndarray) 
     return thresholds_of_rows(thresholds, scales[features])
 
 
-def _of_set(boosted: BoostedSet, kept: LabelledRows, given: AsGiven) -> list[PlainTree]:
+def _of_set(boosted: BoostedSet, kept: LabelledRows, as_given: AsGiven) -> list[PlainTree]:
     """Return the trees of a boosted set; those of a number have its center among them.
 
     Nodes are weighed by the newest rows that are kept.
@@ -169,7 +169,7 @@ def _of_set(boosted: BoostedSet, kept: LabelledRows, given: AsGiven) -> list[Pla
     trees, k = boosted.trees, len(boosted.first_scores)
     kept = kept.taken(slice(-_MOST_WEIGHING, None))
     unit = boosted.scale or 1.0
-    found = []
+    plain = []
     pairs = zip(trees.n_splits.tolist(), trees.outputs.tolist(), strict=True)
     for t, (n, output) in enumerate(pairs):
         # The children of split i are nodes 1 + 2 i and 2 + 2 i.
@@ -186,13 +186,13 @@ def _of_set(boosted: BoostedSet, kept: LabelledRows, given: AsGiven) -> list[Pla
         threshold[place] = trees.thresholds[t, :n]
         value[leaves, output] = unit * trees.answers[t, numbers]
         reached = _reached(left, right, feature, threshold, kept)
-        threshold[place] = given(trees.thresholds[t, :n], trees.columns[t, :n])
-        found.append(PlainTree(left, right, feature, threshold, value, reached))
+        threshold[place] = as_given(trees.thresholds[t, :n], trees.columns[t, :n])
+        plain.append(PlainTree(left, right, feature, threshold, value, reached))
     if boosted.scale:
         none, zero, total = np.full(1, -1, np.int32), np.zeros(1, np.float32), kept.w.sum()
         center = boosted.first_scores[None]
-        found.append(PlainTree(none, none, none, zero, center, np.full(1, total)))
-    return found
+        plain.append(PlainTree(none, none, none, zero, center, np.full(1, total)))
+    return plain
 
 
 def _reached(

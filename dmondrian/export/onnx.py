@@ -176,10 +176,10 @@ def _about(estimator: Any, schema: Schema | None, takes: str) -> dict[str, str]:
 def _add_outputs(graph: Graph, estimator: Any, mean: str) -> None:
     """Add the operators between the mean over trees and the outputs of the estimator."""
     forest = estimator.forest_
-    its, classes = forest.parameters, getattr(estimator, "classes_", None)
+    parameters, classes = forest.parameters, getattr(estimator, "classes_", None)
     if classes is None:
         _add_prediction(graph, estimator, mean)
-    elif not its.minimises_loss:
+    elif not parameters.minimises_loss:
         proba = mean
         if forest.calibration is not None:
             proba = _calibrated(graph, mean, forest.calibration)
@@ -189,8 +189,10 @@ def _add_outputs(graph: Graph, estimator: Any, mean: str) -> None:
         flat = graph.add("Reshape", above, graph.constant(np.array([-1])))
         _add_label(graph, classes, graph.add("Cast", flat, to=np.int64))
         graph.output(mean, "decision", np.float32, 1)
-        if its.cost.loss != "hinge":
-            sides = [_response(graph, its.cost.loss, z) for z in (graph.add("Neg", mean), mean)]
+        if parameters.cost.loss != "hinge":
+            sides = [
+                _response(graph, parameters.cost.loss, z) for z in (graph.add("Neg", mean), mean)
+            ]
             proba = graph.add("Concat", *sides, axis=1)
             graph.output(proba, "probabilities", np.float32, 2)
 
@@ -209,9 +211,9 @@ def _add_label(graph: Graph, classes: np.ndarray, index: str) -> None:
 
 
 def _add_prediction(graph: Graph, estimator: Any, mean: str) -> None:
-    its, k = estimator.forest_.parameters, estimator.forest_.n_outputs
-    if its.minimises_loss:
-        mean = _response(graph, its.cost.loss, mean)
+    parameters, k = estimator.forest_.parameters, estimator.forest_.n_outputs
+    if parameters.minimises_loss:
+        mean = _response(graph, parameters.cost.loss, mean)
         if k > 1:  # quantiles, in the order asked for
             order = np.ravel(estimator._in_order(np.arange(k)[None]))
             mean = graph.add("Gather", mean, graph.constant(order), axis=1)

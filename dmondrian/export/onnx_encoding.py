@@ -207,8 +207,8 @@ def _on_circle(graph: Graph, place: str, turn: str, is_cosine: bool) -> str:
 
 def _horner(graph: Graph, coefficients: Sequence[float], x: str) -> str:
     total = _double(graph, coefficients[0])
-    for one in coefficients[1:]:
-        total = graph.add("Add", graph.add("Mul", total, x), _double(graph, one))
+    for coefficient in coefficients[1:]:
+        total = graph.add("Add", graph.add("Mul", total, x), _double(graph, coefficient))
     return total
 
 

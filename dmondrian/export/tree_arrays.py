@@ -64,10 +64,10 @@ def plain_tree(
     is_leaf = left < 0
     right = np.where(is_leaf, left, left + 1)
     feature = np.where(is_leaf, -1, tree.i[origin, nodes.FEATURE]).astype(np.int32)
-    own = tree.f[origin, nodes.THRESHOLD]
+    threshold_given = tree.f[origin, nodes.THRESHOLD]
     for step in as_given:
-        own = step(own, feature)
-    threshold = np.where(is_leaf, np.float32(0.0), own)
+        threshold_given = step(threshold_given, feature)
+    threshold = np.where(is_leaf, np.float32(0.0), threshold_given)
     value = np.zeros((m, k))
     # A Gaussian hierarchy's answers have a second moment behind the mean.
     value[is_leaf] = frozen.answers[leaf_index[origin[is_leaf]], :k]

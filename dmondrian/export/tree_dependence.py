@@ -76,7 +76,7 @@ def partial_dependence(estimator: Any, features: Sequence[int], values: ArrayLik
     try:
         which = np.asarray(list(features))
         with np.errstate(over="ignore"):  # beyond float32: infinity is found below
-            found = np.asarray(values, np.float32)
+            points = np.asarray(values, np.float32)
     except (TypeError, ValueError) as error:
         raise ParameterError(
             f"features are {features!r}, of which values are given: expected a list of numbers of "
@@ -90,12 +90,12 @@ def partial_dependence(estimator: Any, features: Sequence[int], values: ArrayLik
     ):
         raise ParameterError(f"features are {features!r}; expected some of 0 to {d - 1}")
     features = which.tolist()
-    if found.ndim != 2 or found.shape[1] != len(features) or not np.isfinite(found).all():
+    if points.ndim != 2 or points.shape[1] != len(features) or not np.isfinite(points).all():
         raise ParameterError(
-            f"values have the shape {found.shape}; expected finite numbers (g, {len(features)}), a "
-            "column for each of the features"
+            f"values have the shape {points.shape}; expected finite numbers (g, {len(features)}), "
+            "a column for each of the features"
         )
-    return dependence_of(plain_trees(estimator), features, found)
+    return dependence_of(plain_trees(estimator), features, points)
 
 
 class Factor(NamedTuple):
@@ -151,8 +151,8 @@ def interaction_of(
     of_first, of_second = np.tensordot(joint, b, (1, 0)), np.tensordot(a, joint, (0, 0))
     mean = a @ of_first
     rest = joint - of_first[:, None] - of_second[None] + mean
-    whole, own = (float(np.einsum("i,j,ijk->", a, b, each**2)) for each in (joint - mean, rest))
-    return (own / whole if whole > 0.0 else 0.0), own**0.5
+    whole, of_both = (float(np.einsum("i,j,ijk->", a, b, each**2)) for each in (joint - mean, rest))
+    return (of_both / whole if whole > 0.0 else 0.0), of_both**0.5
 
 
 def _add(tree: PlainTree, place: np.ndarray, values: np.ndarray, total: np.ndarray) -> None:

@@ -21,16 +21,16 @@ POSITION = "dmondrian-position"
 
 def as_lists(columns: Mapping[str, pa.Array]) -> dict[str, list[Any]]:
     """Return columns as values that JSON has."""
-    found = {}
+    lists = {}
     for name, values in columns.items():
         if not pa.types.is_floating(values.type):
-            found[name] = values.to_pylist()
+            lists[name] = values.to_pylist()
             continue
         numbers = values.to_numpy()
-        found[name] = numbers.tolist()
+        lists[name] = numbers.tolist()
         if not np.isfinite(numbers).all():
-            found[name] = [x if np.isfinite(x) else None for x in found[name]]
-    return found
+            lists[name] = [x if np.isfinite(x) else None for x in lists[name]]
+    return lists
 
 
 def json_body(

@@ -248,7 +248,7 @@ def _error(error: Exception) -> Reply:
     if isinstance(error, _Refused):
         status, kind, headers = error.status, error.kind, error.headers
     else:
-        status = next((code for own, code in _STATUS if isinstance(error, own)), 500)
+        status = next((code for error_type, code in _STATUS if isinstance(error, error_type)), 500)
         kind, headers = type(error).__name__, []
         if status == 503:
             headers = [(b"retry-after", b"1")]

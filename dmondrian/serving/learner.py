@@ -165,16 +165,18 @@ class Learner:
             assert rows is not None  # one of the two came
             return rows, labels, 0
         new = [at for at, key in enumerate(keys) if not self.keys.is_learned(key)]
-        own = [keys[at] for at in new]
+        new_keys = [keys[at] for at in new]
         if rows is None:
             rows = (
-                self.keys.rows_of(own) if own else np.empty((0, self.model.n_columns), np.float32)
+                self.keys.rows_of(new_keys)
+                if new_keys
+                else np.empty((0, self.model.n_columns), np.float32)
             )
         else:
             rows = rows[new]
-            self.keys.check_new(own, rows)
-        self.keys.note_learned(own)
-        return rows, labels[new], len(keys) - len(own)
+            self.keys.check_new(new_keys, rows)
+        self.keys.note_learned(new_keys)
+        return rows, labels[new], len(keys) - len(new_keys)
 
     def learn(self, rows: np.ndarray, labels: np.ndarray) -> None:
         """Learn rows that were checked, in order."""
@@ -201,10 +203,10 @@ class Learner:
             if wrong:
                 raise DataError(f"labels should be numbers, found {wrong[:5]!r}")
             try:
-                found = np.array(labels, np.float64)
+                values = np.array(labels, np.float64)
             except OverflowError:
                 raise DataError("a label is a number that is too large") from None
-            if not np.isfinite(found).all():
+            if not np.isfinite(values).all():
                 raise DataError("labels should be finite numbers")
         else:
             kinds = (int, float) if type(classes[0]) is float else (type(classes[0]),)
@@ -215,9 +217,9 @@ class Learner:
                     f"labels {wrong[:5]!r} are not among the {len(classes)} classes "
                     f"({', '.join(map(repr, classes[:8]))}{', ...' if classes[8:] else ''})"
                 )
-            found = np.array(labels, self.model.estimator.classes_.dtype)
-        self.model.estimator._checked_labels(found)
-        return found
+            values = np.array(labels, self.model.estimator.classes_.dtype)
+        self.model.estimator._checked_labels(values)
+        return values
 
     def _note(self) -> None:
         if self._unsaved_since is None:

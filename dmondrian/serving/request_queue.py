@@ -130,12 +130,12 @@ class RequestQueue:
             raise BusyError(_ENDING)
         if self._n_rows + n > MOST_WAITING and self._n_rows:
             raise BusyError(f"{self._n_rows:,} rows wait already: try again in a moment")
-        one = _Queued(request, asyncio.get_running_loop().create_future())
-        queue.append(one)
+        queued = _Queued(request, asyncio.get_running_loop().create_future())
+        queue.append(queued)
         self._n_rows += n
         self._some.set()
         try:
-            return await one.answer
+            return await queued.answer
         finally:
             self._n_rows -= n
 
@@ -158,11 +158,13 @@ class RequestQueue:
     async def finish_learn_requests(self) -> None:
         """Learn the rest of a learn request that has begun; refuse those that wait, and more."""
         self._is_ending = True
-        waiting = [one for one in self._learn_requests if one.begun is None]
-        self._learn_requests = deque(one for one in self._learn_requests if one.begun is not None)
-        for one in waiting:
-            if not one.answer.done():
-                one.answer.set_exception(BusyError(_ENDING))
+        waiting = [queued for queued in self._learn_requests if queued.begun is None]
+        self._learn_requests = deque(
+            queued for queued in self._learn_requests if queued.begun is not None
+        )
+        for queued in waiting:
+            if not queued.answer.done():
+                queued.answer.set_exception(BusyError(_ENDING))
         while self._learn_requests:
             await asyncio.sleep(_TICK)
 
@@ -196,13 +198,13 @@ class RequestQueue:
         while self._predict_requests and (
             not some or n + self._predict_requests[0].request.n <= TOGETHER
         ):
-            one = self._predict_requests.popleft()
-            if not one.answer.done():  # whoever asked may have gone
-                some.append(one)
-                n += one.request.n
+            queued = self._predict_requests.popleft()
+            if not queued.answer.done():  # whoever asked may have gone
+                some.append(queued)
+                n += queued.request.n
         if not some:
             return
-        requests, model = [one.request for one in some], self.model
+        requests, model = [queued.request for queued in some], self.model
         if n <= INLINE:
             results = answers(model, requests, self.learner is not None)
         else:
@@ -211,14 +213,16 @@ class RequestQueue:
                 self._pool, answers, model, requests, self.learner is not None
             )
         self._metrics.count_batch(n)
-        for one, result in zip(some, results, strict=True):
-            if one.answer.done():
+        for queued, result in zip(some, results, strict=True):
+            if queued.answer.done():
                 continue
-            found = result if isinstance(result, Exception) else self._kept(one.request, result)
-            if isinstance(found, Exception):
-                one.answer.set_exception(found)
+            outcome = (
+                result if isinstance(result, Exception) else self._kept(queued.request, result)
+            )
+            if isinstance(outcome, Exception):
+                queued.answer.set_exception(outcome)
             else:
-                one.answer.set_result(found)
+                queued.answer.set_result(outcome)
 
     def _kept(
         self, request: PredictRequest, result: tuple[Answer, np.ndarray | None]
@@ -238,30 +242,30 @@ class RequestQueue:
         learner = self.learner
         if not self._learn_requests or self._save is not None or learner is None:
             return
-        one = self._learn_requests[0]
+        queued = self._learn_requests[0]
         try:
             if learner.failure is not None:
                 raise BusyError(learner.failure)
-            if one.begun is None:
-                one.begun = learner.begin(one.request)
-            rows, labels, passed = one.begun
-            part = slice(one.n_learned, one.n_learned + SLICE)
+            if queued.begun is None:
+                queued.begun = learner.begin(queued.request)
+            rows, labels, passed = queued.begun
+            part = slice(queued.n_learned, queued.n_learned + SLICE)
             if len(rows[part]):
                 learner.learn(rows[part], labels[part])
-            one.n_learned += SLICE
-            if one.n_learned < len(rows):
+            queued.n_learned += SLICE
+            if queued.n_learned < len(rows):
                 return
             result = {"learned": len(rows), "passed": passed, "position": self.model.position}
             result["saved"] = learner.saved
         except Exception as error:  # noqa: BLE001  # the sender gets it, whatever it is
             self._learn_requests.popleft()
-            if not one.answer.done():
-                one.answer.set_exception(error)
+            if not queued.answer.done():
+                queued.answer.set_exception(error)
             return
         self._learn_requests.popleft()
         self._metrics.count_learned(len(rows))
-        if not one.answer.done():
-            one.answer.set_result(result)
+        if not queued.answer.done():
+            queued.answer.set_result(result)
 
     def _save_if_due(self) -> None:
         """Begin a save between two learn requests."""
@@ -293,22 +297,25 @@ def answers(
     keeps_rows : bool
         Whether rows with keys are returned as the estimator learns them.
     """
-    found: list[_Prepared] = [DataError("")] * len(requests)
+    all_prepared: list[_Prepared] = [DataError("")] * len(requests)
     groups: dict[tuple[int | None, bool], list[int]] = {}
     for number, request in enumerate(requests):
-        own = request.keys is not None and keeps_rows
+        keeps = request.keys is not None and keeps_rows
         alone = None if model.reader.is_plain(request) else number
-        groups.setdefault((alone, own), []).append(number)
-    for (alone, own), numbers in groups.items():
-        prepared = _prepared(model, [requests[number] for number in numbers], alone is None, own)
-        for number, one in zip(numbers, prepared, strict=True):
-            found[number] = one
-    results: list[_Result] = [one if isinstance(one, Exception) else DataError("") for one in found]
+        groups.setdefault((alone, keeps), []).append(number)
+    for (alone, keeps), numbers in groups.items():
+        prepared = _prepared(model, [requests[number] for number in numbers], alone is None, keeps)
+        for number, rows_or_error in zip(numbers, prepared, strict=True):
+            all_prepared[number] = rows_or_error
+    results: list[_Result] = [
+        rows_or_error if isinstance(rows_or_error, Exception) else DataError("")
+        for rows_or_error in all_prepared
+    ]
     for details in (True, False):
         ready = [
-            (number, *one)
-            for number, one in enumerate(found)
-            if not isinstance(one, Exception) and requests[number].details is details
+            (number, *rows_or_error)
+            for number, rows_or_error in enumerate(all_prepared)
+            if not isinstance(rows_or_error, Exception) and requests[number].details is details
         ]
         if ready:
             for number, result in _scored(model, requests, ready, details):
@@ -323,24 +330,24 @@ def _prepared(
     try:
         if not all(request.n for request in requests):
             raise DataError("there are no rows: expected at least one")
-        reader, own = model.reader, None
+        reader, learnable = model.reader, None
         features = reader.features(requests) if are_plain and not keeps_rows else None
         if are_plain and model.takes_numbers:
-            features = own = reader.matrix(requests)
+            features = learnable = reader.matrix(requests)
         if features is not None:
             X = model.checked(features)
-            own = X if own is not None else None
+            learnable = X if learnable is not None else None
         else:
             table = reader.table(requests)
             X = model.rows(table)
-            own = model.frames.numbers(table) if keeps_rows else None
+            learnable = model.frames.numbers(table) if keeps_rows else None
     except Exception as error:  # noqa: BLE001  # the sender gets it, whatever it is
         if len(requests) == 1:
             return [error]
         return [_prepared(model, [request], are_plain, keeps_rows)[0] for request in requests]
     ends = np.cumsum([request.n for request in requests]).tolist()
     parts = [slice(end - request.n, end) for request, end in zip(requests, ends, strict=True)]
-    return [(X[part], None if own is None else own[part]) for part in parts]
+    return [(X[part], None if learnable is None else learnable[part]) for part in parts]
 
 
 def _scored(
@@ -350,19 +357,23 @@ def _scored(
     details: bool,
 ) -> list[tuple[int, _Result]]:
     """Forecast rows together; return the answer of each request, by its number."""
-    X = ready[0][1] if len(ready) == 1 else np.concatenate([own for _, own, _ in ready])
+    X = (
+        ready[0][1]
+        if len(ready) == 1
+        else np.concatenate([X_of_request for _, X_of_request, _ in ready])
+    )
     try:
         columns = model.answer(np.ascontiguousarray(X), details)
     except Exception as error:  # noqa: BLE001  # as above
         if len(ready) == 1:
             return [(ready[0][0], error)]
-        return [_scored(model, requests, [one], details)[0] for one in ready]
+        return [_scored(model, requests, [request_rows], details)[0] for request_rows in ready]
     is_json = any(requests[number].form != "arrow" for number, _, _ in ready)
     lists = as_lists(columns) if is_json else {}
     made: list[tuple[int, _Result]] = []
     start = 0
-    for number, own, rows in ready:
-        part = slice(start, start + len(own))
+    for number, X_of_request, rows in ready:
+        part = slice(start, start + len(X_of_request))
         start = part.stop
         body = _body(requests[number], columns, lists, part, model.position)
         made.append((number, (Answer(body, model.position), rows)))

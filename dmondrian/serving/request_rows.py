@@ -83,12 +83,12 @@ def read_json(body: bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    pairs_by_name = dict(pairs)
+    if len(pairs_by_name) < len(pairs):
         names = [name for name, _ in pairs]
         twice = sorted({name for name in names if names.count(name) > 1})
         raise BodyError(f"an object has {twice[:8]} more than once: expected each name once")
-    return found
+    return pairs_by_name
 
 
 def _refuse_constant(name: str) -> Any:
@@ -160,7 +160,7 @@ def keys_of(keys: Any, n: int | None) -> list[str] | None:
 
 def _is_broken(text: str) -> bool:
     """Whether a text has half a pair of UTF-16, which no file can hold."""
-    return not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text)
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _of_rows(

@@ -166,10 +166,10 @@ class ServedModel:
     def checked(self, X: np.ndarray) -> np.ndarray:
         """Return encoded rows, float32 [n, d], if they are finite and within the domain."""
         rows = plain_rows(self._of_features, X)
-        found: np.ndarray = (
+        features: np.ndarray = (
             self._of_features._check_rows(X) if rows is None else self._of_features._features(X)
         )
-        return found
+        return features
 
     def answer(self, X: np.ndarray, details: bool) -> dict[str, pa.Array]:
         """Return the columns of scores of rows, as `dmondrian score` writes them.
@@ -190,7 +190,7 @@ class ServedModel:
             labels=bool(columns) and calibrates_std(calibration),
         )
         arrays = score_arrays(sums, self.classes, calibration, self.parameters, self._guard)
-        found = dict(zip(self.score_names(details), arrays, strict=True))
+        columns_by_name = dict(zip(self.score_names(details), arrays, strict=True))
         if self.parameters.has_decision and self.address.is_saved_estimator:
             # The estimator finds both shares from z, scores the first as 1 minus the second.
             shares = (
@@ -199,8 +199,8 @@ class ServedModel:
                 else ()
             )
             for label, share in zip(self.classes or (), np.transpose(shares), strict=False):
-                found[f"proba_{label}"] = pa.array(np.ascontiguousarray(share))
-        return found
+                columns_by_name[f"proba_{label}"] = pa.array(np.ascontiguousarray(share))
+        return columns_by_name
 
     def describe(self) -> Mapping[str, Any]:
         """Return what the model is, as JSON values."""

@@ -57,9 +57,9 @@ class WaitingKeys:
         if learned:
             raise KeyedError(f"rows of the keys {learned[:8]} were learned: take new keys")
         there = [(key, row) for key, row in zip(keys, rows, strict=True) if key in self._waiting]
-        other = [key for key, row in there if row.tobytes() != self._waiting[key]]
-        if other:
-            raise KeyedError(f"other rows wait under the keys {other[:8]}: take new keys")
+        taken = [key for key, row in there if row.tobytes() != self._waiting[key]]
+        if taken:
+            raise KeyedError(f"other rows wait under the keys {taken[:8]}: take new keys")
 
     def check_fits(self, n: int) -> None:
         """Refuse more rows at once than may wait."""
@@ -114,10 +114,10 @@ class WaitingKeys:
 
     def copy(self) -> WaitingKeys:
         """Return the same keys, which stay as they are now."""
-        other = WaitingKeys(self._n_columns, self._most)
-        other._waiting, other._learned = self._waiting.copy(), self._learned.copy()
-        other.given_up = self.given_up
-        return other
+        copied = WaitingKeys(self._n_columns, self._most)
+        copied._waiting, copied._learned = self._waiting.copy(), self._learned.copy()
+        copied.given_up = self.given_up
+        return copied
 
     def to_arrow(self) -> bytes:
         """Return the keys and rows as an Arrow IPC stream."""

@@ -61,8 +61,8 @@ _SHOWN = 200  # characters of what a command that failed wrote
 
 def names_for(task: str) -> list[str]:
     """Return what conditions may be about, of "classification", "regression" or "density"."""
-    own = OF_TASK.get(task, ())
-    spans = [name + span for name in own for span in ("", "_window", "_faded")]
+    metrics = OF_TASK.get(task, ())
+    spans = [name + span for name in metrics for span in ("", "_window", "_faded")]
     return [*spans, *(f"{name}_held_out" for name in HELD_OUT[task]), *OTHERS]
 
 
@@ -103,7 +103,7 @@ def parse_condition(text: str, task: str | None = None) -> Condition:
             f"{text!r} is no condition; expected a name, one of > >= < <=, and a number, such as "
             '"log_loss_window > 0.5"'
         )
-    names = [name for one in HELD_OUT for name in names_for(one)] if task is None else []
+    names = [name for each in HELD_OUT for name in names_for(each)] if task is None else []
     names += [] if task is None else names_for(task)
     if match[1] not in names:
         near = difflib.get_close_matches(match[1], names, n=1, cutoff=0.5)
@@ -116,13 +116,13 @@ def parse_condition(text: str, task: str | None = None) -> Condition:
 
 def values_of(progress: Progress) -> dict[str, float]:
     """Return what conditions are about, as far as a record of progress has it."""
-    found: dict[str, float] = dict(progress.metrics)
+    values: dict[str, float] = dict(progress.metrics)
     for span in ("window", "faded"):
-        found |= {f"{name}_{span}": value for name, value in getattr(progress, span).items()}
-    found |= held_out_values(progress.held_out)
+        values |= {f"{name}_{span}": value for name, value in getattr(progress, span).items()}
+    values |= held_out_values(progress.held_out)
     counts = ("memory", "recoveries", "waiting", "workers")
-    found |= {name: float(getattr(progress, name)) for name in counts}
-    return {**found, "drift": float(progress.has_drifted)}
+    values |= {name: float(getattr(progress, name)) for name in counts}
+    return {**values, "drift": float(progress.has_drifted)}
 
 
 def held_out_values(held_out: Mapping[str, float]) -> dict[str, float]:
@@ -188,8 +188,8 @@ class Alerts:
         """
         if options is None:
             return None
-        others = sorted(set(options) - set(OPTIONS))
-        if others or not {"when", "events"} & set(options):
+        unknown = sorted(set(options) - set(OPTIONS))
+        if unknown or not {"when", "events"} & set(options):
             raise ParameterError(
                 f"alerts has {', '.join(map(repr, options)) or 'nothing'}; expected 'when' or "
                 "'events', and of 'command', 'url' and 'timeout' those that are wanted"
@@ -212,7 +212,7 @@ class Alerts:
             return
         self._store, there = store, read_alerts(store)
         texts = {condition.text for condition in self.conditions}
-        self._on = {one["when"]: one for one in there["on"] if one["when"] in texts}
+        self._on = {alert["when"]: alert for alert in there["on"] if alert["when"] in texts}
         self._raised = there["raised"]
 
     def look(self, values: Mapping[str, float], row: int, run: str, events: Events) -> None:
@@ -317,11 +317,15 @@ def run_command(command: list[str], body: bytes, seconds: float) -> None:
     RuntimeError
         It failed, or took too long and was killed.
     """
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
-        given.write(body)
-        given.seek(0)
+    with tempfile.TemporaryFile() as standard_input, tempfile.TemporaryFile() as errors:
+        standard_input.write(body)
+        standard_input.seek(0)
         process = subprocess.Popen(
-            command, stdin=given, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+            command,
+            stdin=standard_input,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
         )
         try:
             code = process.wait(seconds)

@@ -95,11 +95,11 @@ class NoSpans:
         """Take what a worker has measured by span: nothing."""
 
 
-def scheduler_options(**others: Any) -> dict[str, Any]:
+def scheduler_options(**options: Any) -> dict[str, Any]:
     """Return the options of a scheduler whose memory does not grow with the tasks it has had."""
     extensions = {**DEFAULT_EXTENSIONS, "spans": NoSpans}
     extensions.pop("stealing", None)  # as `CONFIG` has it
-    return {**others, "extensions": extensions}
+    return {**options, "extensions": extensions}
 
 
 _PRIVATE = ("tls", "wss", "inproc")  # protocols that encrypt, or that leave no process
@@ -189,10 +189,10 @@ def connected(
         if not processes:
             mute_loggers()
             stack.callback(unmute_loggers)
-        own = stack.enter_context(_local(options))
+        local_client = stack.enter_context(_local(options))
         if processes:
-            register_plugin(own, LocalProcess())
-        yield own
+            register_plugin(local_client, LocalProcess())
+        yield local_client
 
 
 def register_plugin(client: Client, plugin: WorkerPlugin) -> None:

@@ -36,6 +36,6 @@ def _trim() -> Callable[[int], object]:
     with suppress(OSError, AttributeError, TypeError):  # such as musl, macOS and Windows
         trim = ctypes.CDLL(None).malloc_trim
         trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
-        found: Callable[[int], object] = trim
-        return found
+        malloc_trim: Callable[[int], object] = trim
+        return malloc_trim
     return int

@@ -54,9 +54,9 @@ class Interrupts:
         around = {getattr(handler, "__self__", None) for handler in self._previous.values()}
         self._restore()
         if self.is_requested:  # in its last moment, say: who is around this one ends too
-            for one in around:
-                if isinstance(one, Interrupts):
-                    one.is_requested, one._first = True, self._first
+            for handler_owner in around:
+                if isinstance(handler_owner, Interrupts):
+                    handler_owner.is_requested, handler_owner._first = True, self._first
 
     def _restore(self) -> None:
         """Restore the handlers that were there before."""

@@ -53,14 +53,14 @@ def raise_limit(n_files: int) -> int | None:
 def check_open_files(client: Client, n_workers: int) -> None:
     """Raise the limits of the scheduler and of this process; warn where they stay too low."""
     n_files = FILES_OF_PROCESS + FILES_OF_WORKER * n_workers
-    found = {"this process": raise_limit(n_files)}
+    limits = {"this process": raise_limit(n_files)}
 
     async def ask() -> int | None:
         return await client.run_on_scheduler(raise_limit, n_files)
 
     with suppress(OSError, TimeoutError):
-        found["the scheduler"] = client.sync(ask, callback_timeout=REPLY_SECONDS)
-    for who, limit in found.items():
+        limits["the scheduler"] = client.sync(ask, callback_timeout=REPLY_SECONDS)
+    for who, limit in limits.items():
         if limit is not None and limit < n_files:
             most = max(0, (limit - FILES_OF_PROCESS) // FILES_OF_WORKER)
             _log.warning(

@@ -116,21 +116,21 @@ class Workers:
             return True
         self._polled = moment
         self._n_changes = 0 if self._changes is None else self._changes.count
-        found = self._query_scheduler()
+        infos = self._query_scheduler()
         was_connected, self.is_connected = self.is_connected, self._client.status == "running"
         if self._follows and self.is_connected and not (was_connected and self._is_subscribed()):
             self._subscribe(moment)
-        if found is not None:
-            living = {a: int(w["nthreads"]) for a, w in found.items() if w["status"] in _LIVING}
+        if infos is not None:
+            living = {a: int(w["nthreads"]) for a, w in infos.items() if w["status"] in _LIVING}
             self.threads = {a: n for a, n in sorted(living.items()) if a not in self.unresponsive}
-            self.memory = {a: int(found[a]["memory_limit"] or 0) for a in self.threads}
+            self.memory = {a: int(infos[a]["memory_limit"] or 0) for a in self.threads}
             self.used = {
-                a: int((found[a].get("metrics") or {}).get("memory") or 0) for a in self.threads
+                a: int((infos[a].get("metrics") or {}).get("memory") or 0) for a in self.threads
             }
             self._n_living = len(living)
             self._request_worker()
             self._restarts.look(self._n_living)
-        if found is not None and self.threads:
+        if infos is not None and self.threads:
             self._seen = moment
         elif moment - self._seen > self._patience or self._client.status in _CLOSED:
             self._give_up(time.monotonic() - self._seen)
@@ -275,16 +275,20 @@ class Workers:
         self, addresses: Sequence[str], task: Callable[..., Any], args: Sequence[Any], wait: float
     ) -> dict[str, Any]:
         """Query each worker separately: one that hangs must not delay the others' results."""
-        asked = {
+        replies = {
             asyncio.create_task(
                 self._client.run(task, *args, workers=[address], on_error="raise")
             ): address
             for address in addresses
         }
-        done, late = await asyncio.wait(asked, timeout=wait) if asked else (set(), set())
-        for one in late:
-            one.cancel()
-        return {asked[one]: one.result()[asked[one]] for one in done if one.exception() is None}
+        done, late = await asyncio.wait(replies, timeout=wait) if replies else (set(), set())
+        for reply in late:
+            reply.cancel()
+        return {
+            replies[reply]: reply.result()[replies[reply]]
+            for reply in done
+            if reply.exception() is None
+        }
 
     def run_on_unresponsive(self, task: Callable[..., Any], *args: Any) -> None:
         """Run a coroutine function on unresponsive workers if they recover soon.

@@ -75,10 +75,12 @@ def others_of(parameters: Mapping[str, Any]) -> list[str]:
     return [SCALED] * scaled + [BOOSTED] * boosted
 
 
-def age_names(n_octaves: int, others: Sequence[str] = (), first: int = FIRST_OCTAVE) -> list[str]:
+def age_names(
+    n_octaves: int, other_names: Sequence[str] = (), first: int = FIRST_OCTAVE
+) -> list[str]:
     """Return whose shares there are: trees that never forget, each octave, and others."""
     octaves = (span_of_ages(k, k + 1, first) for k in range(n_octaves))
-    return [FOREVER, *octaves, *others]
+    return [FOREVER, *octaves, *other_names]
 
 
 def share_in_words(points: Sequence[Mapping[str, Any]], place: int) -> str:

@@ -166,12 +166,12 @@ class Baselines:
         share = np.divide(sums[:-1], weights[:-1], out=np.zeros(len(y)), where=weights[:-1] > 0.0)
         is_first = weights[:-1] == 0.0
         self.weight, self.mean[1] = float(weights[-1]), float(sums[-1])
-        found, mean = [], self.mean[0] + share
+        terms, mean = [], self.mean[0] + share
         for i, forecast in {-1: mean, **labels}.items():
             known = np.where(np.isnan(forecast), mean if i == 2 else self.mean[0], forecast)
             error = np.where(is_first, 0.0, known - y)
-            found.append((error * error, np.abs(error)))
-        return found
+            terms.append((error * error, np.abs(error)))
+        return terms
 
     def _class_terms(
         self, y: np.ndarray, w: np.ndarray, n_classes: int, labels: Mapping[int, np.ndarray]
@@ -184,21 +184,23 @@ class Baselines:
         self.weight, before = float(weights[-1]), weights[:-1]
         frequencies = (counts.own + _PRIOR) / (before + _PRIOR * k)
         leaders = self._leaders(y, counts.after, float(self.counts.max()))
-        found = [(-np.log(frequencies), (leaders == y).astype(np.float64))]
+        terms = [(-np.log(frequencies), (leaders == y).astype(np.float64))]
         for i, label in labels.items():
             code = np.where(np.isnan(label), -1, label).astype(np.int64)
             is_known, is_same = code >= 0, code == y
-            asked = running(self.repeats[i][0], np.where(is_known, w, 0.0))
+            known_weights = running(self.repeats[i][0], np.where(is_known, w, 0.0))
             agreed = running(self.repeats[i][1], np.where(is_same, w, 0.0))
-            self.repeats[i] = [float(asked[-1]), float(agreed[-1])]
-            repeat = (agreed[:-1] + _PRIOR) / (asked[:-1] + 2.0 * _PRIOR)
-            others = before - counts.of(code) + _PRIOR * (k - 1)
-            rest = np.divide(counts.own + _PRIOR, others, out=np.ones(n), where=others > 0.0)
+            self.repeats[i] = [float(known_weights[-1]), float(agreed[-1])]
+            repeat = (agreed[:-1] + _PRIOR) / (known_weights[:-1] + 2.0 * _PRIOR)
+            weight_of_others = before - counts.of(code) + _PRIOR * (k - 1)
+            rest = np.divide(
+                counts.own + _PRIOR, weight_of_others, out=np.ones(n), where=weight_of_others > 0.0
+            )
             share = np.where(is_same, repeat if k > 1 else 1.0, (1.0 - repeat) * rest)
             share = np.where(is_known, share, frequencies)
-            found.append((-np.log(share), np.where(is_known, is_same, leaders == y) * 1.0))
+            terms.append((-np.log(share), np.where(is_known, is_same, leaders == y) * 1.0))
         self.counts = counts.after_all
-        return found
+        return terms
 
     def _leaders(self, y: np.ndarray, after: np.ndarray, most: float) -> np.ndarray:
         """Return the most frequent class before each row, int64 [n]; remember the one after all.
@@ -217,13 +219,13 @@ class Baselines:
     def to_json(self) -> dict[str, Any]:
         """Return what is remembered; floats go through JSON exactly."""
         if self.task == "classification":
-            own: dict[str, Any] = {"counts": self.counts.tolist(), "leader": self.leader,
+            stored: dict[str, Any] = {"counts": self.counts.tolist(), "leader": self.leader,
                                    "repeats": [list(pair) for pair in self.repeats]}  # fmt: skip
         else:
-            own = {"mean": list(self.mean)}
+            stored = {"mean": list(self.mean)}
         if self.lag_of_key is not None:
-            own["lag_of_key"] = self.lag_of_key
-        return {"weight": self.weight, "last": list(self.last), **own}
+            stored["lag_of_key"] = self.lag_of_key
+        return {"weight": self.weight, "last": list(self.last), **stored}
 
     def load_json(self, stored: Any) -> None:
         """Take over what :meth:`to_json` returned.
@@ -246,7 +248,7 @@ class Baselines:
             is_sound = is_sound and [len(pair) for pair in self.repeats] == [2] * n_pairs
             is_sound = is_sound and len(self.counts) <= 2**24 and bool((self.counts >= 0.0).all())
             is_sound = is_sound and type(self.leader) is int and self.leader >= 0
-            is_sound = is_sound and all(0 <= own < len(self.counts) for own in labels)
+            is_sound = is_sound and all(0 <= label < len(self.counts) for label in labels)
             is_sound = is_sound and all(0.0 <= b <= a for a, b in self.repeats)
         else:
             self.mean = [number_of(value) for value in stored["mean"]]
@@ -296,8 +298,8 @@ class _Counts:
         j = np.minimum(np.searchsorted(self._classes, codes), len(self._classes) - 1)
         rows_before = np.searchsorted(self._keys, codes * (self._n + 1) + np.arange(self._n))
         places = np.minimum(rows_before + j, len(self._weights) - 1)
-        found = np.where(self._classes[j] == codes, self._weights[places], self._start[codes])
-        return np.where(codes >= 0, found, 0.0)
+        weights = np.where(self._classes[j] == codes, self._weights[places], self._start[codes])
+        return np.where(codes >= 0, weights, 0.0)
 
 
 def number_of(stored: Any) -> float:

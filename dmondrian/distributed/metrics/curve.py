@@ -32,8 +32,8 @@ def band_of(
         error = 2.0 * standard_errors(rows, values**power)
         low, high = np.maximum(values**power - error, 0.0), values**power + error
         return rows, values, low ** (1.0 / power), high ** (1.0 / power)
-    rows = min((own for own, _ in curves), key=lambda own: own[-1])
-    rows = rows[rows >= max(own[0] for own, _ in curves)]
+    rows = min((of_curve for of_curve, _ in curves), key=lambda of_curve: of_curve[-1])
+    rows = rows[rows >= max(of_curve[0] for of_curve, _ in curves)]
     values = np.stack([np.interp(rows, *curve) for curve in curves])
     mean = values.mean(axis=0)
     error = 2.0 * values.std(axis=0, ddof=1) / np.sqrt(len(values))
@@ -57,9 +57,9 @@ def points_by_window(
     points, rows, weight, mean = [], 0, 0.0, 0.0
     for window in windows:
         rows += int(window["rows"]) - int(window["start"])
-        own = window if baseline is None else window["baselines"][baseline]
+        metrics = window if baseline is None else window["baselines"][baseline]
         weight += float(window["weight"])
-        mean += (float(own[metric]) ** power - mean) * (float(window["weight"]) / weight)
+        mean += (float(metrics[metric]) ** power - mean) * (float(window["weight"]) / weight)
         if rows >= least:
             points.append((float(window["rows"]), mean ** (1.0 / power)))
             rows, weight, mean = 0, 0.0, 0.0
@@ -77,8 +77,10 @@ def standard_errors(rows: np.ndarray, means: np.ndarray) -> np.ndarray:
         Mean over that many first rows.
     """
     between = np.diff(rows, prepend=0.0)
-    own = np.diff(rows * means, prepend=0.0) / between  # mean of the rows since the point before
-    squares = np.diff(own) ** 2 / (1.0 / between[1:] + 1.0 / between[:-1])
+    means_between = (
+        np.diff(rows * means, prepend=0.0) / between
+    )  # mean of the rows since the point before
+    squares = np.diff(means_between) ** 2 / (1.0 / between[1:] + 1.0 / between[:-1])
     of_row = np.full(len(rows), np.nan)
     of_row[1:] = np.cumsum(squares) / np.arange(1, len(rows))
     of_row[:2] = np.nan

@@ -89,7 +89,7 @@ class DriftTest:
         self._open.append(mean)
         if len(self._open) < LEAST_PANES:
             return None
-        window, found, level = _window(self._open), None, 0
+        window, rise, level = _window(self._open), None, 0
         self._open = []
         while True:
             if level == len(self._levels):
@@ -97,12 +97,12 @@ class DriftTest:
                 break
             count, last, earlier = self._levels[level]
             if count > 1 and _is_rise(earlier, window, _level_of(level + 1, count - 1)):
-                found = self._note(earlier, window) or found
+                rise = self._note(earlier, window) or rise
             self._levels[level] = count + 1, window, last
             if count % 2 == 0 or level + 1 == _LEVELS:
                 break
             window, level = _joined(last, window), level + 1
-        return found
+        return rise
 
     def _note(self, before: _Window, after: _Window) -> Rise | None:
         """Return the rise if it is new."""

@@ -92,11 +92,11 @@ class Outcomes:
 
     def shares(self) -> list[tuple[float, float]]:
         """Return pairs (size, share of the weight whose error is smaller), by size."""
-        whole, below, found = self.bias[0], self.exact, []
+        whole, below, pairs = self.bias[0], self.exact, []
         for number in sorted(self.sizes):
             below += math.fsum(self.sizes[number])
-            found.append((2.0 ** ((number + 1) / HALVES), below / whole))
-        return found
+            pairs.append((2.0 ** ((number + 1) / HALVES), below / whole))
+        return pairs
 
     def rising_shares(self) -> list[tuple[float, float]]:
         """Return the pairs of `shares` without sizes that hardly any row is below, as drawn.

@@ -233,19 +233,20 @@ class Progressive:
         """Return what a record of progress has beside the totals."""
         if self.stream is None or self.weight == 0.0:
             return {}
-        found = self.stream.report(self._moments(self.weight)[1], with_curve=False)
-        plain = {name: dict(found.get(name, {})) for name in ("window", "faded")}
-        baselines = {name: own.pop("baselines", {}) for name, own in plain.items()}
-        so_far = found.get("baselines", {})
+        report = self.stream.report(self._moments(self.weight)[1], with_curve=False)
+        plain = {name: dict(report.get(name, {})) for name in ("window", "faded")}
+        baselines = {name: metrics.pop("baselines", {}) for name, metrics in plain.items()}
+        so_far = report.get("baselines", {})
         return {
             **plain,
             "baselines": {
                 f"{baseline}_{metric}": value
-                for baseline, own in so_far.items() for metric, value in own.items()
+                for baseline, metrics in so_far.items() for metric, value in metrics.items()
             },
             "window_baselines": {
                 f"{baseline}_{metric}": value
-                for baseline, own in baselines["window"].items() for metric, value in own.items()
+                for baseline, metrics in baselines["window"].items()
+                for metric, value in metrics.items()
             },
             "delay": self.delay,
             "has_drifted": self.has_drifted,
@@ -258,13 +259,13 @@ class Progressive:
         if totals and (not points or points[-1][0] < self.rows):
             points.append([self.rows, *totals.values()][:3])
         curve = [dict(zip(names, point, strict=True)) for point in points]
-        found: dict[str, Any] = {"rows": self.rows, **totals}
-        found |= {"forecast": self.in_words, "delay": self.delay}
+        report: dict[str, Any] = {"rows": self.rows, **totals}
+        report |= {"forecast": self.in_words, "delay": self.delay}
         if self.stream is not None and totals:
-            found |= self.stream.report(self._moments(self.weight)[1])
+            report |= self.stream.report(self._moments(self.weight)[1])
         if self.ages.points:
-            found["ages"] = [{"rows": point[0], "shares": point[1:]} for point in self.ages.points]
-        return {**found, "curve": curve}
+            report["ages"] = [{"rows": point[0], "shares": point[1:]} for point in self.ages.points]
+        return {**report, "curve": curve}
 
     def to_json(self) -> dict[str, Any]:
         """Return all accumulators; floats survive JSON exactly."""

@@ -107,13 +107,13 @@ class Residuals:
             at = min(math.floor(lower_bound(number) / width), n)
             parts[n - at].append(low)
             parts[n + 1 + at].append(high)
-        found = [
+        bars = [
             ((i - n - 1) * width, (i - n) * width, math.fsum(part) / whole)
             for i, part in enumerate(parts)
         ]
-        found[0] = (-math.inf, *found[0][1:])
-        found[-1] = (found[-1][0], math.inf, found[-1][2])
-        return found
+        bars[0] = (-math.inf, *bars[0][1:])
+        bars[-1] = (bars[-1][0], math.inf, bars[-1][2])
+        return bars
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able copy; floats go through JSON exactly."""
@@ -196,7 +196,7 @@ class Coverage:
         if not self.weight > 0.0:
             return []
         pairs = zip(self.levels, self.sums, strict=True)
-        return [(level, own / self.weight) for level, own in pairs]
+        return [(level, weight_below / self.weight) for level, weight_below in pairs]
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able copy; floats go through JSON exactly."""
@@ -214,7 +214,7 @@ class Coverage:
         self.kind, self.rows = stored["kind"], int(stored["rows"])
         self.weight = float(stored["weight"])
         self.levels = [float(level) for level in stored["levels"]]
-        self.sums = [float(own) for own in stored["sums"]]
+        self.sums = [float(weight_below) for weight_below in stored["sums"]]
         if self.kind not in (None, QUANTILES, INTERVALS) or len(self.levels) != len(self.sums):
             raise ValueError("coverage")
 

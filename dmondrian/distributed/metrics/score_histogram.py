@@ -101,7 +101,7 @@ class ScoreHistogram:
         by_class = np.moveaxis(self.sums, 1, 0)
         if len(by_class) == 1:  # of two classes: what one has, the other has not
             by_class = np.stack([by_class[0, ::-1, ::-1], by_class[0]])
-        some = (own.sum(axis=1) > 0.0 for own in by_class)
+        some = (sums_of_class.sum(axis=1) > 0.0 for sums_of_class in by_class)
         return {k: curve_of(by_class[k]) for k, is_some in enumerate(some) if is_some.all()}
 
     def to_json(self) -> dict[str, Any]:
@@ -130,10 +130,10 @@ class ScoreHistogram:
         if n_bins != len(_edges(n_classes)) + 1:
             raise ValueError(f"{n_bins} bins")
         self.sums = np.zeros((2, n_curves, n_bins))
-        for c, b, own, others in stored["sums"]:
+        for c, b, of_class, of_others in stored["sums"]:
             if not (0 <= c < n_curves and 0 <= b < n_bins):
                 raise ValueError("bins of scores")
-            self.sums[:, c, b] = float(own), float(others)
+            self.sums[:, c, b] = float(of_class), float(of_others)
 
 
 def _edges(n_classes: int) -> np.ndarray:
@@ -143,8 +143,8 @@ def _edges(n_classes: int) -> np.ndarray:
 def curve_of(sums: np.ndarray) -> Curve:
     """Return the curve of sums of weights by bin: of the class and of others, float64 [2, B]."""
     falling = sums[:, ::-1]
-    own, others = falling[:, falling.any(axis=0)]
-    taken, false = (np.concatenate([[0.0], np.cumsum(part)]) for part in (own, others))
+    of_class, of_others = falling[:, falling.any(axis=0)]
+    taken, false = (np.concatenate([[0.0], np.cumsum(part)]) for part in (of_class, of_others))
     whole, n_false = taken[-1], false[-1]
     recall, fall_out = taken / whole, false / n_false
     precision = np.divide(
@@ -153,7 +153,7 @@ def curve_of(sums: np.ndarray) -> Curve:
     pairs = whole * n_false
     return Curve(
         float(np.sum(np.diff(fall_out) * (recall[1:] + recall[:-1])) / 2.0),
-        float(np.sum(own * others) / pairs / 2.0),
+        float(np.sum(of_class * of_others) / pairs / 2.0),
         float(np.sum(np.diff(recall) * precision[1:])),
         float(whole / (whole + n_false)),
         fall_out,

@@ -84,9 +84,11 @@ class StreamMetrics:
         earlier : float64 [n], optional
             Labels of earlier rows of the same key, nan for none.
         """
-        own = self.baselines.terms(y, w, n_classes, self._turns(w, after_learning), earlier)
+        baseline_terms = self.baselines.terms(
+            y, w, n_classes, self._turns(w, after_learning), earlier
+        )
         self.newest_rise, before = None, self.windows.rows + self.since
-        columns = np.stack([term for pair in (terms, *own) for term in pair], axis=1)
+        columns = np.stack([term for pair in (terms, *baseline_terms) for term in pair], axis=1)
         for stop in self.windows.add(y, w, columns, list(marks)):
             if self.windows.rows % PANE == 0:
                 self._test_pane()
@@ -106,16 +108,16 @@ class StreamMetrics:
         if math.isfinite(mean):
             self.newest_rise = self.test.add(float(mean)) or self.newest_rise
 
-    def _turns(self, w: np.ndarray, given: Sequence[int] | None) -> np.ndarray:
+    def _turns(self, w: np.ndarray, after_learning_given: Sequence[int] | None) -> np.ndarray:
         """Return which rows are forecast after the one before was learned, bool [n]."""
         is_weighted = w > 0.0
         numbers = self.numbered + np.cumsum(is_weighted) - is_weighted
         self.numbered += int(np.count_nonzero(is_weighted))
-        if given is None:
+        if after_learning_given is None:
             assert not isinstance(self.delay, str)  # as documented
             return numbers % (self.delay or 1) == 0
         after_learning = np.zeros(len(w), np.bool_)
-        after_learning[list(given)] = True
+        after_learning[list(after_learning_given)] = True
         return after_learning
 
     def _keep(self, rows: set[int]) -> None:
@@ -153,9 +155,9 @@ class StreamMetrics:
             for (first, second), r2 in zip(pairs, explained, strict=True)
         ]
 
-    def _by_name(self, found: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    def _by_name(self, metrics: list[dict[str, float]]) -> dict[str, dict[str, float]]:
         """Return the metrics of the baselines by their names."""
-        return dict(zip(self.baselines.names, found[1:], strict=True))
+        return dict(zip(self.baselines.names, metrics[1:], strict=True))
 
     def report(self, squares: float, *, with_curve: bool = True) -> dict[str, Any]:
         """Return "window", "faded", "baselines", "drift" and "windows" (the curve).
@@ -166,10 +168,10 @@ class StreamMetrics:
             return {}
         report: dict[str, Any] = {}
         for name, sums in (("window", self.windows.last()), ("faded", self.windows.fade())):
-            found = self._metrics(sums)
-            if found[0]:
+            metrics = self._metrics(sums)
+            if metrics[0]:
                 about = {"rows": sums.rows} if name == "window" else {"half_life": HALF_LIFE}
-                report[name] = {**about, **found[0], "baselines": self._by_name(found)}
+                report[name] = {**about, **metrics[0], "baselines": self._by_name(metrics)}
         if self.since == 0:
             weight = float(self.windows.total[0])
             whole = Sums(self.windows.rows, self.windows.total, (weight, 0.0, squares))
@@ -190,18 +192,18 @@ class StreamMetrics:
         Each has "start" (rows before the first), "rows" (rows before the next), "weight" (of the
         rows between), those of the forest, "faded" at its end, and "baselines". There is no R2.
         """
-        width, found, start = len(self.windows.total), [], self.since
+        width, windows, start = len(self.windows.total), [], self.since
         for point in self.points:
             sums, stop = np.array(point[1 : 1 + width]), int(point[0])
-            own = self._metrics(Sums(stop - start, sums, (0.0, 0.0, 0.0)))
-            if own[0]:
-                for each in own:
+            metrics = self._metrics(Sums(stop - start, sums, (0.0, 0.0, 0.0)))
+            if metrics[0]:
+                for each in metrics:
                     each.pop("r2", None)
                 faded = dict(zip(self._names[:2], point[1 + width :], strict=True))
-                entry = {"start": start, "rows": stop, "weight": float(sums[0]), **own[0]}
-                found.append({**entry, "faded": faded, "baselines": self._by_name(own)})
+                entry = {"start": start, "rows": stop, "weight": float(sums[0]), **metrics[0]}
+                windows.append({**entry, "faded": faded, "baselines": self._by_name(metrics)})
             start = stop
-        return found
+        return windows
 
     def to_json(self) -> dict[str, Any]:
         """Return all sums; floats go through JSON exactly."""

@@ -129,11 +129,11 @@ class Windows:
 
     def _since_places(self, weighted: np.ndarray, stops: list[int]) -> dict[int, np.ndarray]:
         """Return by each place, and the end, the sums since the place before."""
-        found, begun, start = {}, self.since, 0
+        sums_by_stop, begun, start = {}, self.since, 0
         for stop in sorted({*stops, len(weighted)}):
-            found[stop] = _after(begun, weighted[start:stop])
+            sums_by_stop[stop] = _after(begun, weighted[start:stop])
             begun, start = np.zeros_like(begun), stop
-        return found
+        return sums_by_stop
 
     def _rows_in_panes(
         self, y: np.ndarray, w: np.ndarray, weighted: np.ndarray
@@ -168,8 +168,8 @@ class Windows:
     def last(self) -> Sums:
         """Return the sums over the last window."""
         columns, spread, into = np.zeros_like(self.total), _NONE, self.rows % PANE
-        for own, of_labels in self.panes:
-            columns, spread = columns + own, _joined(spread, of_labels)
+        for sums, of_labels in self.panes:
+            columns, spread = columns + sums, _joined(spread, of_labels)
         if into:
             columns = columns + self.pane
             spread = _joined(spread, self._pane_spread(self.pane[0], 0))
@@ -181,9 +181,9 @@ class Windows:
         scale = 1.0 / _GROWTH[into - 1]
         weight, mean, squares = self.faded_spread
         decay = 1.0 / _GROWTH[into]
-        own = self._pane_spread(self.fading[0], 2)
-        own = own[0] * scale, own[1], own[2] * scale
-        weight, mean, squares = _joined((weight * decay, mean, squares * decay), own)
+        new_spread = self._pane_spread(self.fading[0], 2)
+        new_spread = new_spread[0] * scale, new_spread[1], new_spread[2] * scale
+        weight, mean, squares = _joined((weight * decay, mean, squares * decay), new_spread)
         spread = float(weight), float(mean), float(squares)
         return Sums(self.rows, self.faded * decay + self.fading * scale, spread)
 
@@ -199,7 +199,7 @@ class Windows:
         return {
             "rows": self.rows,
             **{name: getattr(self, name).tolist() for name in names},
-            "panes": [[own.tolist(), list(spread)] for own, spread in self.panes],
+            "panes": [[sums.tolist(), list(spread)] for sums, spread in self.panes],
             "pivot": self.pivot,
             "faded_spread": list(self.faded_spread),
         }
@@ -223,7 +223,7 @@ class Windows:
         self.deviations = _numbers(stored["deviations"], 4)
         self.pivot = number_of(stored["pivot"])
         self.faded_spread = _spread(stored["faded_spread"])
-        self.panes = [(_numbers(own, n), _spread(spread)) for own, spread in stored["panes"]]
+        self.panes = [(_numbers(sums, n), _spread(spread)) for sums, spread in stored["panes"]]
         if len(self.panes) != min(rows // PANE, WINDOW // PANE):
             raise ValueError("panes")
 

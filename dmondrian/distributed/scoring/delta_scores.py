@@ -195,13 +195,13 @@ class ScoreTable:
             if unknown := _unknown_types(columns):
                 left_out.setdefault(unknown, []).append(name)
                 continue
-            own = deltalake.Schema.from_arrow(columns)
-            schema = own if schema is None else schema
-            if own != schema:
+            schema_of_scores = deltalake.Schema.from_arrow(columns)
+            schema = schema_of_scores if schema is None else schema
+            if schema_of_scores != schema:
                 _log.warning(
                     "the scores in %s/%s are not appended to the Delta table: their columns are %s "
                     "and those of the table %s; score such files into a folder of their own",
-                    self._url, name, _columns(own), _columns(schema),
+                    self._url, name, _columns(schema_of_scores), _columns(schema),
                 )  # fmt: skip
                 continue
             entries.append(Transaction(name, 1))

@@ -150,14 +150,14 @@ def evaluate(
     limit = parse_limit(memory_limit)
     model = open_model(os.fspath(model_url), measures_distance=False)
     with with_lags(os.fspath(model_url), data) as rows:
-        found = _evaluate(os.fspath(model_url), model, rows, client, n_workers, threads, limit)
+        metrics = _evaluate(os.fspath(model_url), model, rows, client, n_workers, threads, limit)
     lagged = lags_of_run(Run.open(os.fspath(model_url)))
     labels = {} if lagged is None else lagged.labels
-    if labels and found.get("delay", 0) > min(labels):
+    if labels and metrics.get("delay", 0) > min(labels):
         names = ", ".join(labels.values())
-        found["learned"] += f" It reads labels of earlier rows in {names}."
-        found["delay"] = min(labels)
-    return found
+        metrics["learned"] += f" It reads labels of earlier rows in {names}."
+        metrics["delay"] = min(labels)
+    return metrics
 
 
 def _evaluate(

@@ -41,12 +41,12 @@ def count_learned(model_url: str, blocks: Iterable[Block]) -> int | None:
     )
 
 
-def files_in_common(blocks: Iterable[Block], others: Iterable[Block]) -> list[str]:
+def files_in_common(blocks: Iterable[Block], other_blocks: Iterable[Block]) -> list[str]:
     """Return the files of `others` that are files of `blocks` too, as far as is known."""
     there = {key for block in _one_of_each(blocks) for key, _ in _groups(block)}
     return [
         block.uri
-        for block in _one_of_each(others)
+        for block in _one_of_each(other_blocks)
         if any(key in there for key, _ in _groups(block))
     ]
 
@@ -61,19 +61,19 @@ def _rows_before(plan: Plan, position: int) -> Counter[RowGroup]:
 
     Of rows that are shuffled, all of the blocks that some of these are mixed from.
     """
-    found: Counter[RowGroup] = Counter()
+    rows_of_groups: Counter[RowGroup] = Counter()
     for block in plan.blocks_before(position):
         rows = block.rows if plan.bands else min(block.rows, position - block.position)
         for group in _groups(block):
-            found[group] += rows
-    return found
+            rows_of_groups[group] += rows
+    return rows_of_groups
 
 
 def _rows_of_groups(blocks: Iterable[Block]) -> Counter[tuple[RowGroup, ...]]:
-    found: Counter[tuple[RowGroup, ...]] = Counter()
+    rows_of_groups: Counter[tuple[RowGroup, ...]] = Counter()
     for block in blocks:
-        found[_groups(block)] += block.rows
-    return found
+        rows_of_groups[_groups(block)] += block.rows
+    return rows_of_groups
 
 
 def _groups(block: Block) -> tuple[RowGroup, ...]:

@@ -173,7 +173,7 @@ def place_trees(
         return TreePlacement(((whole,),), free, None, None)
     # A worker may hold the sums of a part twice: received and computed.
     free -= most * needs.sums
-    least = max(_group([one]).n_bytes for one in trees)
+    least = max(_group([memory]).n_bytes for memory in trees)
     if least + 4 * needs.sums > free:
         _refuse(limit, limit + int((least + 4 * needs.sums - free) / USABLE) + 1, most)
     wanted = 2 * sum(threads.values()) + 1  # parts that keep all threads busy
@@ -191,15 +191,17 @@ def place_trees(
 
 
 def _group(trees: Sequence[BlobMemory]) -> Group:
-    held = sum(one.held for one in trees)
-    return Group(tuple(one.blob for one in trees), held + max(one.loading for one in trees))
+    held = sum(memory.held for memory in trees)
+    return Group(
+        tuple(memory.blob for memory in trees), held + max(memory.loading for memory in trees)
+    )
 
 
 def _cut(trees: Sequence[BlobMemory], cap: int, n_workers: int) -> list[Group]:
     """Cut the trees into even, consecutive groups below `cap`, a multiple of `n_workers`."""
     wanted = len(_packed(trees, cap))
     wanted = -(-wanted // n_workers) * n_workers
-    low, high = max(_group([one]).n_bytes for one in trees), cap
+    low, high = max(_group([memory]).n_bytes for memory in trees), cap
     while low < high:  # bisect for the smallest cap with as few groups
         middle = (low + high) // 2
         if len(_packed(trees, middle)) <= wanted:
@@ -212,12 +214,12 @@ def _cut(trees: Sequence[BlobMemory], cap: int, n_workers: int) -> list[Group]:
 def _packed(trees: Sequence[BlobMemory], cap: int) -> list[list[BlobMemory]]:
     groups: list[list[BlobMemory]] = [[]]
     held = loading = 0  # of the last group; see `_group`
-    for one in trees:
-        held, loading = held + one.held, max(loading, one.loading)
+    for memory in trees:
+        held, loading = held + memory.held, max(loading, memory.loading)
         if groups[-1] and held + loading > cap:
             groups.append([])
-            held, loading = one.held, one.loading
-        groups[-1].append(one)
+            held, loading = memory.held, memory.loading
+        groups[-1].append(memory)
     return groups
 
 

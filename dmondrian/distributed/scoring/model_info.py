@@ -95,8 +95,8 @@ def open_model(url: str, measures_distance: bool = True) -> Model:
         )
     contents = peek_blobs(blobs)
     first = contents[0].parameters
-    numbers = [number for one in contents for number in one.numbers]
-    if any(one.parameters != first for one in contents) or numbers != sorted(set(numbers)):
+    numbers = [number for stored in contents for number in stored.numbers]
+    if any(stored.parameters != first for stored in contents) or numbers != sorted(set(numbers)):
         raise CorruptError(
             f"the shards of {url} do not belong together: they have other parameters, or trees "
             f"that overlap; use an earlier checkpoint"
@@ -105,8 +105,8 @@ def open_model(url: str, measures_distance: bool = True) -> Model:
     with_boxes = measures_distance or not parameters.predicts_without_boxes
     in_turn = not parameters.follows_stream
     trees = tuple(
-        memory_of(blob, one.sizes if with_boxes else one.boxless_sizes, one.sizes, in_turn)
-        for blob, one in zip(blobs, contents, strict=True)
+        memory_of(blob, stored.sizes if with_boxes else stored.boxless_sizes, stored.sizes, in_turn)
+        for blob, stored in zip(blobs, contents, strict=True)
     )
     content = {
         "schema": about["schema"],

@@ -134,8 +134,8 @@ def claim(store: Store, about: dict[str, Any], plan: Plan) -> str:
         store.put_same(ABOUT, data)
     except FencedError:
         there = document.unseal(store.get(ABOUT, document.MAX_BYTES), f"{ABOUT} in {store.url}")
-        others = {**there, **{name: about[name] for name in _IN_WORDS}}
-        differences = document.differences(others, about)
+        there_in_words = {**there, **{name: about[name] for name in _IN_WORDS}}
+        differences = document.differences(there_in_words, about)
         differences += [
             f"{name}: {words}"
             for name, words in _IN_WORDS.items()
@@ -283,11 +283,11 @@ def verify(store: Store, request: str, names: Sequence[str]) -> None:
     if content.get("asked") != request or sorted(listed) != list(names):
         raise CorruptError(f"{name} lists other files than this job's; choose another folder")
     for part in names:
-        found = described(part, store.get(part), listed[part].get("rows"))
-        if found != listed[part]:
+        entry_now = described(part, store.get(part), listed[part].get("rows"))
+        if entry_now != listed[part]:
             raise CorruptError(
                 f"{part} in {store.url} changed since it was written: expected "
-                f"{json.dumps(listed[part])[:400]}, got {json.dumps(found)}; delete it and "
+                f"{json.dumps(listed[part])[:400]}, got {json.dumps(entry_now)}; delete it and "
                 f"{MANIFEST}, and run the same command again"
             )
 
@@ -295,7 +295,7 @@ def verify(store: Store, request: str, names: Sequence[str]) -> None:
 def _digest(data: bytes, at: int) -> bytes:
     """Return the hexadecimal SHA-256 of a file, with zeros in place of its seal."""
     view = memoryview(data)
-    found = hashlib.sha256(view[:at])
-    found.update(_BLANK)
-    found.update(view[at + len(_BLANK) :])
-    return found.hexdigest().encode()
+    hasher = hashlib.sha256(view[:at])
+    hasher.update(_BLANK)
+    hasher.update(view[at + len(_BLANK) :])
+    return hasher.hexdigest().encode()

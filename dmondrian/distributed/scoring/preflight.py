@@ -41,9 +41,9 @@ def check_score_options(options: Mapping[str, Any], learned: Any = ()) -> None:
     StoreError
         The folder cannot be written.
     """
-    others = sorted(set(options) - {*NEEDED, *OPTIONAL, "delta"})
+    unknown = sorted(set(options) - {*NEEDED, *OPTIONAL, "delta"})
     missing = [name for name in NEEDED if name not in options]
-    if others or missing:
+    if unknown or missing:
         raise ParameterError(
             f"score has {', '.join(map(repr, options)) or 'nothing'}; expected 'data' and 'out', "
             "and of 'keep', 'details', 'delta' and 'memory_limit' those that are wanted"
@@ -72,9 +72,13 @@ def check_readable(
     keep = options.get("keep", ())
     keep = kept = [keep] if isinstance(keep, str) else list(keep)
     if lags is not None:
-        asked = checked_lags(lags)
-        schema = without_lags(schema, asked)
-        keep = [*keep, *asked["columns"], *([] if asked["key"] is None else [asked["key"]])]
+        lag_settings = checked_lags(lags)
+        schema = without_lags(schema, lag_settings)
+        keep = [
+            *keep,
+            *lag_settings["columns"],
+            *([] if lag_settings["key"] is None else [lag_settings["key"]]),
+        ]
     plan = make_scoring_plan(options["data"], schema, tuple(dict.fromkeys(keep)))
     if options.get("delta", False):
         refuse_unknown_types(plan, kept)

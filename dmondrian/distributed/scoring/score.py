@@ -262,9 +262,9 @@ def _score(
     request = claim(store, about, plan)
     classes = None if model.schema.classes is None else tuple(model.schema.classes)
     parts = [
-        ScorePart(store.url, request, plan.digest, part_name(one.index), one.first, one.last, keep,
-             classes, columns, model.calibration, model.parameters, model.guard)
-        for one in join(plan.blocks, max_rows=FILE_ROWS, max_blocks=None)
+        ScorePart(store.url, request, plan.digest, part_name(file.index), file.first, file.last,
+             keep, classes, columns, model.calibration, model.parameters, model.guard)
+        for file in join(plan.blocks, max_rows=FILE_ROWS, max_blocks=None)
     ]  # fmt: skip
     result: dict[str, Any] = {"rows": plan.n_rows, "files": len(parts), "written": 0}
     result["trees_sharded"] = 0

@@ -252,7 +252,7 @@ class ScoreArrivals:
         if record is None or record != {**record, **_described(uri, state)}:
             return None
         store = open_store(out)
-        store.delete([one for one in store.list() if one.startswith(PROBE)])
+        store.delete([name for name in store.list() if name.startswith(PROBE)])
         position = record.get("position")
         is_kept = position in Run.open(self._run).manifests()
         return position if type(position) is int and is_kept else None
@@ -315,9 +315,9 @@ def _checked(
     options: Mapping[str, Any], learned: Any
 ) -> tuple[str, dict[str, Any], ScoreTable | None]:
     """Return the folder for scores, the options of each scoring, and the Delta table of all."""
-    others = sorted(set(options) - {*NEEDED, *OPTIONAL, "delta"})
+    unknown = sorted(set(options) - {*NEEDED, *OPTIONAL, "delta"})
     missing = [name for name in NEEDED if name not in options]
-    if others or missing:
+    if unknown or missing:
         raise ParameterError(
             f"score has {', '.join(map(repr, options)) or 'nothing'}; expected 'data' and 'out', "
             "and of 'keep', 'details', 'delta' and 'memory_limit' those that are wanted"

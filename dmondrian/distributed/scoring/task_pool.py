@@ -48,11 +48,11 @@ def run_guarded(
     Workers log what a task raises with its traceback, which these errors do not need. After an
     error the remaining tasks of the chain return it.
     """
-    given, failure = before or (None, None)
+    result_before, failure = before or (None, None)
     if failure is not None:
         return None, failure
     try:
-        return task(order, given), None
+        return task(order, result_before), None
     except DMondrianError as error:
         return None, error
 

@@ -105,8 +105,8 @@ def run_stage(stage: Stage, before: list[Sums] | Done | None) -> list[Sums] | Do
     part, group = stage.part, stage.group
     if isinstance(before, Done):
         return before
-    if before is None and (found := part.found()) is not None:
-        return Done(found)
+    if before is None and (result := part.found()) is not None:
+        return Done(result)
     key = group.blobs, stage.n_draws, stage.with_boxes
     with _tree_cache.using(key, group.n_bytes, stage.capacity, lambda: _load(*key)) as forest:
         summed = _summed(forest, part, before)
@@ -161,7 +161,9 @@ def _stacked(blocks: list[Encoded]) -> tuple[list[Encoded], np.ndarray]:
         return blocks, blocks[0].X
     X = np.concatenate([rows.X for rows in blocks])
     parts = np.split(X, np.cumsum([len(rows.X) for rows in blocks[:-1]]))
-    return [replace(rows, X=own) for rows, own in zip(blocks, parts, strict=True)], X
+    return [
+        replace(rows, X=rows_of_block) for rows, rows_of_block in zip(blocks, parts, strict=True)
+    ], X
 
 
 @contextmanager

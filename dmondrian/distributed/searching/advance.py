@@ -89,32 +89,36 @@ def advance(order: Advance) -> dict[int, dict[str, float]]:
         )
     ]
     units = [unit for _, unit in parts]
-    learning = [_begun(store, order, one, plan, units) for one in order.candidates]
+    learning = [_begun(store, order, candidate, plan, units) for candidate in order.candidates]
     for chunk, unit in parts:
         encoded = read_chunk(plan, chunk)
-        for one in learning:
-            _learn(one, chunk, unit, PreparedChunk(encoded, one.preparation), order.n_threads)
-    for one in learning:
-        _save(store, order, one)
-    return {one.candidate.number: _metrics(one) for one in learning}
+        for learner in learning:
+            _learn(
+                learner, chunk, unit, PreparedChunk(encoded, learner.preparation), order.n_threads
+            )
+    for learner in learning:
+        _save(store, order, learner)
+    return {learner.candidate.number: _metrics(learner) for learner in learning}
 
 
-def _metrics(one: _Learning) -> dict[str, float]:
-    progressive = one.ledger.progressive
+def _metrics(learner: _Learning) -> dict[str, float]:
+    progressive = learner.ledger.progressive
     assert progressive is not None  # as begun
     return {name: float(value) for name, value in progressive.totals().items()}
 
 
-def _learn(one: _Learning, chunk: Any, unit: Unit, prepared: PreparedChunk, threads: int) -> None:
+def _learn(
+    learner: _Learning, chunk: Any, unit: Unit, prepared: PreparedChunk, threads: int
+) -> None:
     """Learn a part of a chunk, and score the forecasts of its rows."""
     step = Step(
-        "", "", 0, "", start=unit.start, stop=unit.stop, forecasts=one.ledger.needs_forecasts,
-        with_labels=True, samples=one.ledger.calibration is not None, n_threads=threads,
+        "", "", 0, "", start=unit.start, stop=unit.stop, forecasts=learner.ledger.needs_forecasts,
+        with_labels=True, samples=learner.ledger.calibration is not None, n_threads=threads,
     )  # fmt: skip
-    learn_chunk(chunk, one.shard, prepared, step)
-    chunks = [one.shard.answers.pop(unit.start)]
-    one.ledger.take(0, unit.index, Answer(OK, 0, "", position=unit.stop, chunks=chunks))
-    one.ledger.settle()
+    learn_chunk(chunk, learner.shard, prepared, step)
+    chunks = [learner.shard.answers.pop(unit.start)]
+    learner.ledger.take(0, unit.index, Answer(OK, 0, "", position=unit.stop, chunks=chunks))
+    learner.ledger.settle()
 
 
 def _begun(
@@ -152,11 +156,11 @@ def _begun(
     return _Learning(candidate, Preparation(parameters), shard, ledger)
 
 
-def _save(store: Store, order: Advance, one: _Learning) -> None:
+def _save(store: Store, order: Advance, learner: _Learning) -> None:
     """Write a candidate's state; the document last, as it is read first."""
-    name = state_name(order.round, one.candidate.number)
-    store.put(f"{name}.arrow", encode_forest(*one.shard.forest.stored()))
-    store.put(f"{name}.json", document.seal(one.ledger.metrics()))
+    name = state_name(order.round, learner.candidate.number)
+    store.put(f"{name}.arrow", encode_forest(*learner.shard.forest.stored()))
+    store.put(f"{name}.json", document.seal(learner.ledger.metrics()))
 
 
 def state_name(round_: int, number: int) -> str:

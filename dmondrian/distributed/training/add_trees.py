@@ -115,7 +115,10 @@ def _grow(
     connect: Callable[[], Client],
 ) -> TrainedRun:
     parts = parts_of(base)
-    if sum(int(one.run_json["n_estimators"]) for one in (base, *parts)) < n_estimators:
+    if (
+        sum(int(part_or_base.run_json["n_estimators"]) for part_or_base in (base, *parts))
+        < n_estimators
+    ):
         _check_files(plan, 0)
     for part in parts:
         _check_files(plan, max(part.manifests(), default=0))
@@ -168,8 +171,8 @@ def _check_files(plan: Plan, position: int) -> None:
 def _add_part(base: Run, plan: Plan, n_estimators: int, n_shards: int | None) -> None:
     """Create the part with the new trees, unless it exists."""
     runs = [base, *parts_of(base)]
-    ranges = [tree_range(one) for one in runs]
-    sizes = [int(one.run_json["n_estimators"]) for one in runs]
+    ranges = [tree_range(run) for run in runs]
+    sizes = [int(run.run_json["n_estimators"]) for run in runs]
     if isinstance(n_estimators, bool) or not 1 <= n_estimators <= MOST_TREES - ranges[0][0]:
         raise ParameterError(f"n_estimators is {n_estimators!r}; expected a number of trees")
     if len(runs) > 1 and sum(sizes) == n_estimators:
@@ -200,7 +203,7 @@ def _add_part(base: Run, plan: Plan, n_estimators: int, n_shards: int | None) ->
         "plan": plan.digest,
     }
     if its_members_are_mixed:
-        about[BESIDE] = [list(one) for one in ranges]
+        about[BESIDE] = [list(tree_range_there) for tree_range_there in ranges]
     Run.create(part_url(base, first, first + added), about, plan.to_parquet())
 
 
@@ -213,7 +216,7 @@ def _check_shares(there: list[Run], n_estimators: int) -> None:
     if type(n_rows) is int and kept.n_rows >= n_rows:
         kept.check()
         return
-    if type(n_rows) is int and all(pieces_of(one) for one in there):
+    if type(n_rows) is int and all(pieces_of(run) for run in there):
         raise ParameterError(
             f"new members learn from what those of {there[0].url} forecast, which its folder "
             f"shares/ has of the first {kept.n_rows:,} rows of positive weight, of {n_rows:,}: put "

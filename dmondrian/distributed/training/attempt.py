@@ -184,7 +184,9 @@ def finish(run: Run, plan: Plan, options: AttemptOptions, connect: Callable[[], 
                 forecasts = bool(run.run_json.get("progressive"))
                 warm(attempt.parameters, calibrate, forecasts)
                 manifest = _learn(attempt, manifest, connect(), lease)
-                saved = [p for one in (run, *parts_of(run)) for p in one.manifests()]
+                saved = [
+                    p for run_or_part in (run, *parts_of(run)) for p in run_or_part.manifests()
+                ]
                 run.stream.drop([plan.digest_at(position) for position in saved])
     attempt.ledger = attempt.ledger or attempt.open(manifest)
     if options.metrics is not None and not attempt.summary["rows"]:  # nothing was learned now
@@ -398,7 +400,7 @@ class Attempt:
         if not self.parameters.follows_stream:
             return None
         runs = (*runs_before(self.run), self.run)
-        ranges = [range(*one) for run in runs for one in run.run_json["shards"]]
+        ranges = [range(*ends) for run in runs for ends in run.run_json["shards"]]
         guard = Guard(self.parameters, chain.from_iterable(ranges))
         if stored is not None:
             guard.load_json(stored)
@@ -610,12 +612,14 @@ def _earlier_in_chain(plan: Plan, digests: Collection[str | None]) -> tuple[tupl
     """
     earlier = plan.earlier
     # A part of a run may be newer than the run's first plans.
-    begin = next((k for k, (_, own) in enumerate(earlier) if own in digests), len(earlier))
-    found, digest = [], plan.digest
-    for n_rows, own in reversed(earlier[begin:]):
-        digest = own if own in digests else digest
-        found.append((n_rows, digest))
-    return tuple(reversed(found))
+    begin = next(
+        (k for k, (_, digest_then) in enumerate(earlier) if digest_then in digests), len(earlier)
+    )
+    earlier_in_chain, digest = [], plan.digest
+    for n_rows, digest_then in reversed(earlier[begin:]):
+        digest = digest_then if digest_then in digests else digest
+        earlier_in_chain.append((n_rows, digest))
+    return tuple(reversed(earlier_in_chain))
 
 
 def _resuming(position: int, n_rows: int) -> str:

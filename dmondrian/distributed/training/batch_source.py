@@ -149,7 +149,7 @@ def safe_position(run: Run) -> int:
 
     The newest one, and the newest before it that one damaged blob does not spoil along with it.
     """
-    return min(position_apart(one) or 0 for one in (run, *parts_of(run)))
+    return min(position_apart(run_or_part) or 0 for run_or_part in (run, *parts_of(run)))
 
 
 def refuse_with_labels(labels: Any) -> None:

@@ -662,9 +662,9 @@ class Coordinator:
         """
         if unit not in self._saves_whole:
             n_since = 0 if self.manifest is None else self.manifest.n_since_whole
-            for other in sorted(self._checkpoint_units):  # those that are not committed yet
-                if self._ledger.settled <= other < unit:
-                    n_since = 0 if self._saves_whole.get(other) else n_since + 1
+            for earlier_unit in sorted(self._checkpoint_units):  # those that are not committed yet
+                if self._ledger.settled <= earlier_unit < unit:
+                    n_since = 0 if self._saves_whole.get(earlier_unit) else n_since + 1
             self._saves_whole[unit] = n_since >= MOST
         return self._saves_whole[unit]
 

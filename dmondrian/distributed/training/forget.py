@@ -125,19 +125,19 @@ def forget(
     refuse_within(store, base.store)
     folder = store.url.rstrip("/")
     _refuse_other(store, {"key": key, "plan_before": plan.digest}, digest)
-    found = find_rows(every, key, listed)
-    if found.in_no_row == len(listed):
+    matched = find_rows(every, key, listed)
+    if matched.in_no_row == len(listed):
         raise DataError(
             f"no row of {base.url} has one of the {len(listed):,} keys of {os.fspath(keys)} in "
             f"{key!r}: nothing is to be forgotten"
         )
-    if not sum(found.rows_left):
+    if not sum(matched.rows_left):
         raise DataError(
             f"all rows of {base.url} have one of these keys, so nothing would be left to learn: "
             "delete the run, and train another one when there are other rows"
         )
     copied = copy_without(every, f"{folder}/{ROWS}", key, listed)
-    places = [f"{folder}/{ROWS}/{one.name}" for one in copied]
+    places = [f"{folder}/{ROWS}/{copy.name}" for copy in copied]
     about = base.run_json
     estimator = estimator_of(about["algorithm"], dict(about["estimator"]))
     estimator._seed = int(about["parameters"]["seed"])  # it may have been drawn
@@ -145,11 +145,11 @@ def forget(
     trained, n_files, row_parts = None, 0, _row_parts(base)
     for uris in stages:
         n_files += len(uris)
-        kept = [p for p, one in zip(places[:n_files], copied, strict=False) if one.rows]
+        kept = [p for p, copy in zip(places[:n_files], copied, strict=False) if copy.rows]
         if not kept:  # a run that never had these rows would have begun with the next files
             continue
         if trained is None:  # cut are the rows that it begins with
-            row_parts = _fewer(row_parts, sum(one.rows for one in copied[:n_files]))
+            row_parts = _fewer(row_parts, sum(copy.rows for copy in copied[:n_files]))
         trained = train(
             estimator,
             kept,
@@ -165,12 +165,12 @@ def forget(
             **options,
         )
     assert trained is not None  # some file has rows
-    listing = {"number": len(listed), "in_no_row": found.in_no_row, "sha256": digest}
-    asked = {"options": options, "files_at_first": len(stages[0])}
+    listing = {"number": len(listed), "in_no_row": matched.in_no_row, "sha256": digest}
+    request = {"options": options, "files_at_first": len(stages[0])}
     if (before := _row_parts(base)) is not None:
-        asked["row_parts"] = row_parts
-        asked |= {} if row_parts == before else {"row_parts_before": before}
-    certificate = _certificate(base, plan, trained, key, listing, copied) | asked
+        request["row_parts"] = row_parts
+        request |= {} if row_parts == before else {"row_parts_before": before}
+    certificate = _certificate(base, plan, trained, key, listing, copied) | request
     store.put_same(CERTIFICATE, seal(certificate))
     return Forgotten(trained, certificate["rows_left_out"], certificate)
 
@@ -193,7 +193,7 @@ def _digest_of(file: str | os.PathLike[str]) -> str:
         return hashlib.sha256(content.read()).hexdigest()
 
 
-def _refuse_other(store: Store, asked: Mapping[str, Any], digest: str) -> None:
+def _refuse_other(store: Store, request: Mapping[str, Any], digest: str) -> None:
     """Refuse a folder with the certificate of other keys or another run, or of data."""
     refuse_folder_of_data(store.url)
     if not store.exists(CERTIFICATE):
@@ -203,7 +203,7 @@ def _refuse_other(store: Store, asked: Mapping[str, Any], digest: str) -> None:
     there = unseal(store.get(CERTIFICATE), f"{CERTIFICATE} in {store.url}")
     if (there.get("keys") or {}).get("sha256") != digest:
         what = "of other keys"
-    elif any(there.get(name) != value for name, value in asked.items()):
+    elif any(there.get(name) != value for name, value in request.items()):
         what = "in another run or column"
     else:
         return
@@ -291,8 +291,8 @@ def _certificate(
         "plan": trained.plan.digest,
         "rows_before": plan.n_rows,
         "rows": trained.plan.n_rows,
-        "rows_left_out": sum(one.left_out for one in copied),
-        "files": [asdict(one) for one in copied],
+        "rows_left_out": sum(copy.left_out for copy in copied),
+        "files": [asdict(copy) for copy in copied],
         "algorithm": now.run_json["algorithm"],
         "estimator": now.run_json["estimator"],
         "n_estimators": now.run_json["n_estimators"],

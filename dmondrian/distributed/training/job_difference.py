@@ -20,7 +20,7 @@ _MOST_COLUMNS = 5  # most differently encoded columns that are named
 
 
 def job_differences(
-    there: Mapping[str, Any], own: Mapping[str, Any], then: Plan, now: Plan
+    there: Mapping[str, Any], here: Mapping[str, Any], then: Plan, now: Plan
 ) -> list[str]:
     """Return a line for each key of a job file that differs.
 
@@ -38,9 +38,9 @@ def job_differences(
         those of the estimator and of :func:`dmondrian.distributed.train`.
     """
     pairs = [
-        *_forest(there, own),
+        *_forest(there, here),
         *_data(then, now),
-        *_run(there, own),
+        *_run(there, here),
     ]
     lines = []
     for key, a, b in pairs:
@@ -53,10 +53,10 @@ def job_differences(
 _Pairs = Iterator[tuple[str, Any, Any]]
 
 
-def _forest(there: Mapping[str, Any], own: Mapping[str, Any]) -> _Pairs:
-    yield "[forest] algorithm", there.get("algorithm"), own.get("algorithm")
-    if there.get("algorithm") == own.get("algorithm"):
-        a, b = there.get("estimator") or {}, json.loads(json.dumps(own.get("estimator") or {}))
+def _forest(there: Mapping[str, Any], here: Mapping[str, Any]) -> _Pairs:
+    yield "[forest] algorithm", there.get("algorithm"), here.get("algorithm")
+    if there.get("algorithm") == here.get("algorithm"):
+        a, b = there.get("estimator") or {}, json.loads(json.dumps(here.get("estimator") or {}))
         for name in {**a, **b}:
             if a.get(name) != b.get(name):
                 yield f"[forest] {name}", a.get(name, _NOTHING), b.get(name, _NOTHING)
@@ -80,8 +80,12 @@ def _data(then: Plan, now: Plan) -> _Pairs:
 
 def _columns(then: Mapping[str, Column], now: Mapping[str, Column]) -> _Pairs:
     """Yield keys, or columns of the data, whose change made columns be encoded differently."""
-    both = [(own, now[name]) for name, own in then.items() if name in now]
-    kinds = [(own.name, own.kind, other.kind) for own, other in both if own.kind != other.kind]
+    both = [(before, now[name]) for name, before in then.items() if name in now]
+    kinds = [
+        (before.name, before.kind, after.kind)
+        for before, after in both
+        if before.kind != after.kind
+    ]
     # Columns that were left out until an option named them, or are now.
     kinds += [
         (name, "", now[name].kind) for name in now if name not in then and _is_named(now[name])
@@ -112,13 +116,13 @@ def _columns(then: Mapping[str, Column], now: Mapping[str, Column]) -> _Pairs:
     if cut:
         yield "[data] max_categories", max(a for a, _ in cut), max(b for _, b in cut)
     others = [
-        (own, other)
-        for own, other in both
-        if own.kind == other.kind and (own.n_distinct != other.n_distinct or not cut)
+        (before, after)
+        for before, after in both
+        if before.kind == after.kind and (before.n_distinct != after.n_distinct or not cut)
     ]
     changed = [(a, b) for a, b in others if replace(a.as_cyclic(b.is_cyclic), hashed=b.hashed) != b]
-    for own, other in changed[:_MOST_COLUMNS]:
-        yield f"the data, in the column {own.name!r}", _values(own), _values(other)
+    for before, after in changed[:_MOST_COLUMNS]:
+        yield f"the data, in the column {before.name!r}", _values(before), _values(after)
 
 
 def _is_named(column: Column) -> bool:
@@ -134,14 +138,14 @@ def _named(changes: Sequence[tuple[str, str, str]], kind: str) -> tuple[list[str
     )
 
 
-def _run(there: Mapping[str, Any], own: Mapping[str, Any]) -> _Pairs:
-    yield "[run] progressive", there.get("progressive"), own.get("progressive")
-    n_there, n_here = (len(run.get("row_parts") or ()) or None for run in (there, own))
+def _run(there: Mapping[str, Any], here: Mapping[str, Any]) -> _Pairs:
+    yield "[run] progressive", there.get("progressive"), here.get("progressive")
+    n_there, n_here = (len(run.get("row_parts") or ()) or None for run in (there, here))
     yield "[run] row_parts", n_there, n_here
-    a, b = there.get("shards") or [], own.get("shards") or []
+    a, b = there.get("shards") or [], here.get("shards") or []
     if a and b:
         yield "[run] first_tree", a[0][0], b[0][0]
-        if there.get("n_estimators") == own.get("n_estimators"):
+        if there.get("n_estimators") == here.get("n_estimators"):
             yield "[run] n_shards", len(a), len(b)
 
 
@@ -162,8 +166,8 @@ def _in_toml(value: Any, none: str) -> str:
     if value is None:
         return none
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_in_toml(one, none) for one in value)}]"
+        return f"[{', '.join(_in_toml(item, none) for item in value)}]"
     if isinstance(value, Mapping):
-        pairs = (f"{json.dumps(str(key))} = {_in_toml(one, none)}" for key, one in value.items())
+        pairs = (f"{json.dumps(str(key))} = {_in_toml(item, none)}" for key, item in value.items())
         return f"{{{', '.join(pairs)}}}"
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -26,7 +26,9 @@ def kept_plan(url: str) -> Plan | None:
         return None
     try:
         plan = Plan.from_parquet(stream.read())
-        learned = max((p for one in (run, *parts_of(run)) for p in one.manifests()), default=0)
+        learned = max(
+            (p for run_or_part in (run, *parts_of(run)) for p in run_or_part.manifests()), default=0
+        )
         needed = plan.digest_at(learned)
         # One that is not there was dropped when a later checkpoint did not need it any more.
         is_newest = needed == plan.digest or not stream.has(needed)

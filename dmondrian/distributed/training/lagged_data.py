@@ -41,7 +41,7 @@ def write_lags(
     return files.out
 
 
-def refuse_other_lags(url: str, asked: Mapping[str, Any] | None) -> None:
+def refuse_other_lags(url: str, settings: Mapping[str, Any] | None) -> None:
     """Refuse the folder of a run with other lags than those of a job.
 
     Raises
@@ -53,13 +53,13 @@ def refuse_other_lags(url: str, asked: Mapping[str, Any] | None) -> None:
     except CheckpointError:
         return
     stored = run.run_json.get("lags")
-    if stored == asked:
+    if stored == settings:
         return
-    names = dict.fromkeys((*(stored or {}), *(asked or {})))
+    names = dict.fromkeys((*(stored or {}), *(settings or {})))
     lines = [
-        f"[lags] {name}: {_shown(stored, name)} there, {_shown(asked, name)} here"
+        f"[lags] {name}: {_shown(stored, name)} there, {_shown(settings, name)} here"
         for name in names
-        if (stored or {}).get(name) != (asked or {}).get(name)
+        if (stored or {}).get(name) != (settings or {}).get(name)
     ]
     raise CheckpointError(
         f"The folder {url} belongs to another job. In the words of a job file it differs in:"
@@ -68,7 +68,7 @@ def refuse_other_lags(url: str, asked: Mapping[str, Any] | None) -> None:
     )
 
 
-def refuse_with_lags(lags: Any, **others: Any) -> None:
+def refuse_with_lags(lags: Any, **options: Any) -> None:
     """Refuse what does not go with lags, by name.
 
     Raises
@@ -77,7 +77,7 @@ def refuse_with_lags(lags: Any, **others: Any) -> None:
     """
     if lags is None:
         return
-    for name, value in others.items():
+    for name, value in options.items():
         if value is not None:
             raise ParameterError(f"{name} does not go with lags: {WHY[name]}")
 
@@ -110,8 +110,8 @@ def about_lagged(url: str, settings: Mapping[str, Any] | None) -> Iterator[None]
         if settings is None or named is None:
             raise
         files = lagged_files(url, settings, None)
-        own = in_words_of_data(error, [folder], files.origin)
-        raise type(error)(f"{own}. {_advice(url, folder, named[1])}") from error
+        in_words = in_words_of_data(error, [folder], files.origin)
+        raise type(error)(f"{in_words}. {_advice(url, folder, named[1])}") from error
 
 
 def _advice(url: str, folder: str, name: str) -> str:
@@ -124,12 +124,12 @@ def _advice(url: str, folder: str, name: str) -> str:
 
 def _first_of_same_data(url: str, folder: str, name: str) -> str:
     """Return the first file with rows of the same file of the data."""
-    names = [one.rpartition("/")[2] for one in open_store(url).list(LAGS) if one.count("/") == 1]
+    names = [uri.rpartition("/")[2] for uri in open_store(url).list(LAGS) if uri.count("/") == 1]
     first, made_of = name, source_of(f"{folder}/{name}")
-    for one in sorted((one for one in names if one < name), reverse=True):
-        if made_of is None or source_of(f"{folder}/{one}") != made_of:
+    for earlier in sorted((other for other in names if other < name), reverse=True):
+        if made_of is None or source_of(f"{folder}/{earlier}") != made_of:
             break
-        first = one
+        first = earlier
     return first
 
 

@@ -110,7 +110,7 @@ class Ledger:
         sortedness: Sortedness | None = None,
         guard: Guard | None = None,
         writer: SharesWriter | None = None,
-        others: KeptShares | None = None,
+        shares_of_others: KeptShares | None = None,
         n_parts: int = 1,
     ) -> None:
         self.units = units
@@ -119,7 +119,7 @@ class Ledger:
         self.calibration = calibration
         self.guard = guard
         self.writer = writer
-        self._others = others
+        self._others = shares_of_others
         self.counts = dict(counts)
         self.summary: Summary | None = None  # of the trees saved with the last settled unit
         self._n_shards, self._n_parts = n_shards, n_parts
@@ -176,8 +176,8 @@ class Ledger:
         """Record an answer; repeated ones are ignored."""
         if not self.has(shard, unit):
             if any(chunk.has_forecasts for chunk in answer.chunks):
-                own = [sums_of(shard, chunk) for chunk in answer.chunks]
-                self.take_forecasts(unit, {shard}, own)
+                sums = [sums_of(shard, chunk) for chunk in answer.chunks]
+                self.take_forecasts(unit, {shard}, sums)
                 answer = without_forecasts(answer)
             self._answers.setdefault(unit, {})[shard] = answer
 
@@ -334,8 +334,8 @@ class Ledger:
         y, times = chunk.y, chunk.times
         assert y is not None  # checked by the caller
         kept = np.ones(len(y), np.bool_) if chunk.weight is None else chunk.weight > 0.0
-        own = None if times is None else times[kept]
-        return list(guard.blocks.cut(guard.position, int(np.count_nonzero(kept)), own))
+        times_kept = None if times is None else times[kept]
+        return list(guard.blocks.cut(guard.position, int(np.count_nonzero(kept)), times_kept))
 
     def _n_early(self, guard: Guard, chunk: ChunkAnswer) -> int:
         """Return how many rows of positive weight are forecast before any is learned."""
@@ -382,8 +382,8 @@ class Ledger:
         if self._others is not None and n_rows:
             shares = sum_shares([*self._others.of(start, n_rows), shares])
             exponents = {
-                at: np.concatenate([self._others.exponents_at(at), own])
-                for at, own in exponents.items()
+                at: np.concatenate([self._others.exponents_at(at), exponents_here])
+                for at, exponents_here in exponents.items()
             }
         for part, is_mark in cut_at_marks(start, n_rows):
             of_part = {key: whole[part] for key, whole in shares.items()}
@@ -460,22 +460,22 @@ class Ledger:
         result, start = np.empty_like(mean), 0
         for i, row in enumerate(drawn.rows.tolist()):
             result[start : row + 1] = self.calibration.apply(mean[start : row + 1])
-            one = Sampled(*(column[i : i + 1] for column in drawn))
-            self._cover_one(one, y)
-            self._calibrate(one, y)
+            sampled = Sampled(*(column[i : i + 1] for column in drawn))
+            self._cover_one(sampled, y)
+            self._calibrate(sampled, y)
             start = row + 1
         result[start:] = self.calibration.apply(mean[start:])
         return result
 
-    def _cover_one(self, one: Sampled, y: np.ndarray) -> None:
+    def _cover_one(self, sampled: Sampled, y: np.ndarray) -> None:
         """Count whether a label lies within the intervals of its sampled forecast, of a number."""
         if self.progressive is None or not calibrates_std(self.calibration):
             return
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, variance = label_moments(one.sums, self._n_trees, one.units)
+            mean, variance = label_moments(sampled.sums, self._n_trees, sampled.units)
             std = calibrated_std(variance, self.calibration)
-            error = mean - y[one.rows]
-        self.progressive.outcomes.coverage.add_deviations(error, std, one.hits)
+            error = mean - y[sampled.rows]
+        self.progressive.outcomes.coverage.add_deviations(error, std, sampled.hits)
 
     def _calibrate(self, drawn: Sampled | None, y: np.ndarray) -> None:
         """Update the calibration with sampled forecasts of a chunk's rows."""

@@ -277,8 +277,10 @@ def merge_ranges(
                 "same command again to merge them, from the first two on"
             ) from None
         hosts |= {state.worker for state in merged}
-        found = [state.blob for state in merged]
-        parts = [found[first : first + n_each] for first in range(0, len(found), n_each)]
+        merged_blobs = [state.blob for state in merged]
+        parts = [
+            merged_blobs[first : first + n_each] for first in range(0, len(merged_blobs), n_each)
+        ]
         parts += left_over
     lease.check()
     saved = {shard: shard_entry(state.blob) for shard, state in enumerate(merged)}

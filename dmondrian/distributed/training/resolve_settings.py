@@ -67,9 +67,9 @@ def resolve_parameters(
     if _is_interleaved(plan):
         source = f"the first {SAMPLED_BLOCKS} row groups"
     settings = ", ".join(name.replace("_", " ") for name in auto)
-    found = counted(min(n, plan.n_rows), "row")
+    how_many = counted(min(n, plan.n_rows), "row")
     level = logging.INFO if is_logged else logging.DEBUG
-    _log.log(level, "choosing %s from %s of %s", settings, found, source)
+    _log.log(level, "choosing %s from %s of %s", settings, how_many, source)
     began = time.monotonic()
     rows = first_rows(plan, n)
     chosen = choose(drawn, auto, rows, n_threads, n)

@@ -121,19 +121,19 @@ def prepare_run(
     row_parts = check_row_parts(estimator, run_options.pop("row_parts", None))
     if row_parts is not None:
         run_options["progressive"] = False
-    asked = None
+    lag_settings = None
     if lags is not None:
         is_shuffled = bool(plan_options.get("shuffle"))
-        asked = checked_lags(lags, target, getattr(estimator, "delay", 1), is_shuffled)
-    refuse_other_lags(url, asked)
-    if asked is not None:
-        lagged = lagged_files(url, asked, target, plan_options.get("time"))
+        lag_settings = checked_lags(lags, target, getattr(estimator, "delay", 1), is_shuffled)
+    refuse_other_lags(url, lag_settings)
+    if lag_settings is not None:
+        lagged = lagged_files(url, lag_settings, target, plan_options.get("time"))
         lagged.take(data, among, is_asked_to_end)
         data, among = lagged.out, None
     options = {"target": target, **plan_options}
     options["task"] = "classification" if is_classifier(estimator) else "regression"
     stored = kept_plan(url)
-    with about_lagged(url, asked):
+    with about_lagged(url, lag_settings):
         if stored is None:
             began = plan = make_plan(data, among=among, **options)
             if plan.bands and (digest := _first_digest(url)) not in (None, plan.digest):
@@ -142,13 +142,15 @@ def prepare_run(
         else:
             plan = extend_plan(stored, data, learned_by_all(Run.open(url)), among)
             began = _began(Run.open(url), plan, data, options)
-    if asked is not None and stored is None:
-        note = f"columns of lags are added: {in_words(asked)}; the rows with them are in {data}"
+    if lag_settings is not None and stored is None:
+        note = (
+            f"columns of lags are added: {in_words(lag_settings)}; the rows with them are in {data}"
+        )
         began = plan = replace(plan, notes=(*plan.notes, note))
     began = weighted(began, estimator)
     plan = weighted(plan, estimator) if stored is None else plan
     estimator._check_time(plan.schema.time, plan.schema.time_kind)
-    if is_own or asked is not None:
+    if is_own or lag_settings is not None:
         news = tuple(note for note in plan.about_learned if GONE not in note)
         plan = replace(plan, about_learned=news).with_digest_of(plan)
     check_length(row_parts, began.n_rows)
@@ -161,7 +163,7 @@ def prepare_run(
     about = _about(estimator, began, url)
     about |= _trees(estimator, **run_options)
     about |= {} if row_parts is None else {ROW_PARTS: cut_rows(began.n_rows, row_parts)}
-    about |= {} if asked is None else {"lags": asked}
+    about |= {} if lag_settings is None else {"lags": lag_settings}
     if run_options["n_shards"] is None:
         about["shards"] = _stored_shards(url, about["shards"])
     try:
@@ -208,7 +210,7 @@ def _trees_in_words(url: str, n_trees: int) -> str:
     """Return how a job of ``n_trees`` goes on with the run in a folder that has other trees."""
     run = Run.open(url)
     n_first = run.run_json["n_estimators"]
-    n_now = sum(int(one.run_json["n_estimators"]) for one in (run, *parts_of(run)))
+    n_now = sum(int(run_or_part.run_json["n_estimators"]) for run_or_part in (run, *parts_of(run)))
     if n_trees <= n_now and n_now > n_first:
         return (
             f" `dmondrian grow` made it a run of {n_now} trees; its job file goes on with "
@@ -225,15 +227,15 @@ def weighted(plan: Plan, estimator: Any) -> Plan:
     if classes is not None and getattr(estimator, "class_weight", None) is not None:
         estimator._check_class_weight("a run")
         of_classes = estimator._weights_of_classes(classes)
-    given = None if of_classes is None else tuple(of_classes.tolist())
-    if given == plan.schema.class_weight:
+    class_weight = None if of_classes is None else tuple(of_classes.tolist())
+    if class_weight == plan.schema.class_weight:
         return plan
-    return replace(plan, schema=replace(plan.schema, class_weight=given))
+    return replace(plan, schema=replace(plan.schema, class_weight=class_weight))
 
 
 def learned_by_all(run: Run) -> int:
     """Return the position up to which a run and all its parts have a checkpoint."""
-    return min(max(one.manifests(), default=0) for one in (run, *parts_of(run)))
+    return min(max(run_or_part.manifests(), default=0) for run_or_part in (run, *parts_of(run)))
 
 
 def _began(run: Run, plan: Plan, data: Any, options: dict[str, Any]) -> Plan:

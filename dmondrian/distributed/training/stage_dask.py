@@ -165,13 +165,13 @@ def _compute(
 
 def _wait(workers: Workers, results: ResultQueue, folder: str) -> dict[int, Any]:
     """Wait until all partitions are computed; return their results."""
-    last_result, found = time.monotonic(), {}
+    last_result, partitions = time.monotonic(), {}
     while len(results):
         workers.refresh()
         finished = results.take(_TICK)
         if finished is not None:
             last_result = time.monotonic()
-            found[finished.context] = finished.result
+            partitions[finished.context] = finished.result
             if isinstance(finished.error, DMondrianError):
                 raise finished.error
             # A partition whose result was lost has been written.
@@ -182,7 +182,7 @@ def _wait(workers: Workers, results: ResultQueue, folder: str) -> dict[int, Any]
                 f"no partition was written to {folder} for {STAGE_SECONDS:.0f} seconds; run the "
                 f"same command again to write the rest"
             )
-    return found
+    return partitions
 
 
 def _translated(error: BaseException, index: int) -> DMondrianError:

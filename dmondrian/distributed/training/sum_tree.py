@@ -46,17 +46,17 @@ def in_groups(outgoing: Sequence[Outgoing]) -> list[list[Outgoing]]:
     places: Counter[str] = Counter()  # of each worker's bundles
     groups: dict[tuple[int, bool], list[Outgoing]] = {}
     alone: list[tuple[int, list[Outgoing]]] = []
-    for one in outgoing:
-        address = one.sent.address
+    for item in outgoing:
+        address = item.sent.address
         place, places[address] = places[address], places[address] + 1
-        if one.sent.is_apart:
-            alone.append((place, [one]))
+        if item.sent.is_apart:
+            alone.append((place, [item]))
         else:
-            groups.setdefault((place, one.sent.saves), []).append(one)
+            groups.setdefault((place, item.sent.saves), []).append(item)
     for (place, _), group in groups.items():
         # Neighbours are joined: of partial sums of numbers fewer are left.
-        group.sort(key=lambda one: one.bundle.orders[0].shard)
-        alone += [(place, group)] if are_joined(len(group)) else [(place, [one]) for one in group]
+        group.sort(key=lambda item: item.bundle.orders[0].shard)
+        alone += [(place, group)] if are_joined(len(group)) else [(place, [item]) for item in group]
     return [group for _, group in sorted(alone, key=lambda pair: pair[0])]
 
 
@@ -64,26 +64,26 @@ def submit(client: Client, some: Sequence[Outgoing]) -> Future:
     """Send bundles; return the future of the reply to all of them."""
     if len(some) > 1:
         return _submit_joined(client, some)
-    (one,) = some
+    (only,) = some
     return client.submit(
-        one.task,
-        one.bundle,
-        key=one.sent.key,
+        only.task,
+        only.bundle,
+        key=only.sent.key,
         # Pinned, as an idle worker would steal it. If its worker is lost it waits until the
         # next poll of the workers cancels it.
-        workers=[one.bundle.address],
+        workers=[only.bundle.address],
         allow_other_workers=False,
         pure=False,
         retries=0,
-        priority=-one.rank,
+        priority=-only.rank,
     )
 
 
 def _submit_joined(client: Client, some: Sequence[Outgoing]) -> Future:
     """Send bundles in one graph, with tasks that join the replies to `FAN_IN` at a time."""
-    steps = {one.sent.key: (one.task, replace(one.bundle, adds=True)) for one in some}
-    places = {one.sent.key: [one.bundle.address] for one in some}  # pinned, as above
-    ranks = {one.sent.key: -one.rank for one in some}
+    steps = {item.sent.key: (item.task, replace(item.bundle, adds=True)) for item in some}
+    places = {item.sent.key: [item.bundle.address] for item in some}  # pinned, as above
+    ranks = {item.sent.key: -item.rank for item in some}
     joins: dict[str, tuple[Any, list[str]]] = {}
     level = list(steps)
     while len(level) > 1:

@@ -312,21 +312,21 @@ def train_on_batches(
 ) -> TrainedRun:
     """Learn the batches of a source to its end, or until it has nothing now."""
     batches = batch_files(data, url)
-    found: TrainedRun | None = None
+    trained: TrainedRun | None = None
     while True:
         wanted = rows_to_take(batches, url)
         n = batches.take(wanted, to_end=True)
-        if not n and found is not None:
-            return found
+        if not n and trained is not None:
+            return trained
         if not batches.position.rows:
             raise DataError("the source of batches gave no row: there is nothing to learn")
         with about_batches(batches):
             run, now = train_on(batches.out)
         drop_learned(batches, run)
-        summary = now.summary if found is None else add_summaries(found.summary, now.summary)
-        found = replace(now, summary=summary)
+        summary = now.summary if trained is None else add_summaries(trained.summary, now.summary)
+        trained = replace(now, summary=summary)
         if n < wanted:
-            return found
+            return trained
 
 
 def serve_metrics(stack: ExitStack, port: int | None, host: str) -> PrometheusMetrics | None:
@@ -386,8 +386,8 @@ def bring_to_end(
         validation.catch_up(connect, events)
         _look_at_held_out(run, validation.progress(), options, events)
     summary = dict(attempts[0].summary)
-    for other in attempts[1:]:
-        summary = add_summaries(other.summary, summary)
+    for attempt_of_part in attempts[1:]:
+        summary = add_summaries(attempt_of_part.summary, summary)
     # Run and parts learn the same rows of the stream.
     summary["rows"] = max(attempt.summary["rows"] for attempt in attempts)
     seconds = summary["seconds"]

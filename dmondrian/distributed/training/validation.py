@@ -145,8 +145,8 @@ class Validation:
     def needed(self) -> set[int]:
         """Return the positions of checkpoints that must stay: the best, and one in use."""
         best = self.record.best(self._run.manifests())
-        found = set() if best is None else {best.position}
-        return found | ({self._position} if self.is_busy else set())
+        positions = set() if best is None else {best.position}
+        return positions | ({self._position} if self.is_busy else set())
 
     def begin(self, position: int, client: Client) -> None:
         """Begin to evaluate a checkpoint, unless it was, or another one is being evaluated."""
@@ -200,12 +200,12 @@ class Validation:
         if position in self._failed or self.record.has(position, self._n_trees()):
             return
         client = connect()
-        with Interrupts() as asked:
+        with Interrupts() as interrupts:
             self.begin(position, client)
             try:
                 while self.is_busy:
                     self.look(events, _TICK)
-                    if asked.is_requested:
+                    if interrupts.is_requested:
                         raise KeyboardInterrupt(
                             "stopped before the last checkpoint was evaluated on held-out data; "
                             "run the same command again to do so"
@@ -222,16 +222,18 @@ class Validation:
         if not self.record.evaluated:
             return {}
         newest = self.record.evaluated[-1]
-        best = min(self.record.evaluated, key=lambda one: (one.rank, one.position))
-        found = {newest.loss: newest.metrics.get(newest.loss), **newest.metrics}
-        found |= {"best": best.metrics.get(best.loss)}
-        known = {name: value for name, value in found.items() if value is not None}
+        best = min(
+            self.record.evaluated, key=lambda evaluated: (evaluated.rank, evaluated.position)
+        )
+        values = {newest.loss: newest.metrics.get(newest.loss), **newest.metrics}
+        values |= {"best": best.metrics.get(best.loss)}
+        known = {name: value for name, value in values.items() if value is not None}
         return known | {"position": newest.position, "best_position": best.position}
 
     def _n_trees(self) -> int:
         """Return the trees of the model: those of parts count once these are whole."""
         parts = [part for part in parts_of(self._run) if is_whole(part)]
-        return sum(int(one.run_json["n_estimators"]) for one in (self._run, *parts))
+        return sum(int(part.run_json["n_estimators"]) for part in (self._run, *parts))
 
     def _evaluate(self, position: int, n_trees: int, client: Client) -> None:
         """Evaluate a checkpoint: the body of the thread."""
@@ -280,10 +282,13 @@ class _StoppedError(Exception):
     """An evaluation was given up."""
 
 
-def _shown(one: Evaluated) -> list[str]:
+def _shown(evaluated: Evaluated) -> list[str]:
     """Return the metrics that a line names: the loss first."""
-    names = [one.loss, *(name for name in ("accuracy", "mae", "r2") if name in one.metrics)]
-    return [name for name in names if one.metrics.get(name) is not None]
+    names = [
+        evaluated.loss,
+        *(name for name in ("accuracy", "mae", "r2") if name in evaluated.metrics),
+    ]
+    return [name for name in names if evaluated.metrics.get(name) is not None]
 
 
 def validation_of(run: Run, plan: Plan | None) -> Validation | None:

@@ -100,27 +100,29 @@ class StepQueue:
             Called where some states are still to be stored, when that is all that is left.
         """
         now = time.monotonic()
-        own = [_Waiting(step, now) for step in steps]
+        entries = [_Waiting(step, now) for step in steps]
         with self.changed:
             self._n_threads = n_threads
-            for waiting in own:
+            for waiting in entries:
                 insort(self._waiting, waiting, key=_place)
             self._begin()
-            self._wait(own, patience, lambda one: one.is_stored_beside or one.answer is not None)
-        if any(waiting.is_stored_beside for waiting in own):
+            self._wait(
+                entries, patience, lambda entry: entry.is_stored_beside or entry.answer is not None
+            )
+        if any(waiting.is_stored_beside for waiting in entries):
             learned()
             with self.changed:
-                self._wait(own, patience, lambda one: one.answer is not None)
-        return [waiting.answer for waiting in own if waiting.answer is not None]
+                self._wait(entries, patience, lambda entry: entry.answer is not None)
+        return [waiting.answer for waiting in entries if waiting.answer is not None]
 
     def _wait(
-        self, own: Sequence[_Waiting], patience: float, is_so: Callable[[_Waiting], bool]
+        self, entries: Sequence[_Waiting], patience: float, is_so: Callable[[_Waiting], bool]
     ) -> None:
         """Wait until something is so of all steps; holds `changed`."""
         # Those that begin are answered in the end: a step that runs may take long.
-        while not all(map(is_so, own)):
+        while not all(map(is_so, entries)):
             self.changed.wait(timeout=patience)
-            self._refuse_overdue(own, time.monotonic() - patience)
+            self._refuse_overdue(entries, time.monotonic() - patience)
 
     def look_again(self) -> None:
         """Refuse or begin what waits, after shards or the generation changed; holds `changed`."""
@@ -129,10 +131,10 @@ class StepQueue:
 
     def _begin(self) -> None:
         """Begin steps while there are threads for them."""
-        while self._n_running < self._n_threads and (found := self._next()) is not None:
+        while self._n_running < self._n_threads and (next_step := self._next()) is not None:
             self._n_running += 1
             name = "dmondrian-step"
-            threading.Thread(target=self._work, args=found, name=name, daemon=True).start()
+            threading.Thread(target=self._work, args=next_step, name=name, daemon=True).start()
 
     def _next(self) -> tuple[_Waiting, Shard] | None:
         """Return the first step that can begin, marked as running; refuse those that never can."""
@@ -159,9 +161,9 @@ class StepQueue:
             return GAP
         return None
 
-    def _refuse_overdue(self, own: Sequence[_Waiting], oldest: float) -> None:
+    def _refuse_overdue(self, entries: Sequence[_Waiting], oldest: float) -> None:
         """Refuse steps of which none before them runs, waits or came since `oldest`."""
-        for waiting in own:
+        for waiting in entries:
             step, shard = waiting.step, self._shards.get(waiting.step.shard)
             is_behind = shard is not None and shard.position < step.start and not shard.is_running
             if waiting.answer is None and waiting.since <= oldest and is_behind:
@@ -187,8 +189,8 @@ class StepQueue:
                 shard.is_running = False
                 if isinstance(done, Answer):
                     self._note(waiting, shard, done, seconds)
-                found = self._next()
-                waiting, shard = (None, shard) if found is None else found
+                next_step = self._next()
+                waiting, shard = (None, shard) if next_step is None else next_step
                 self._n_running -= waiting is None
                 self._begin()
                 self.changed.notify_all()

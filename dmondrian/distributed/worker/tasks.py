@@ -450,20 +450,20 @@ def _finish(held: HeldRun, shard: Shard, order: Step) -> Answer | Storing:
     if order.start >= order.settled:
         chunks = range(held.chunk_with(order.start), held.chunk_with(order.stop - 1) + 1)
         starts = [max(order.start, held.chunks[number].start) for number in chunks]
-    found = [shard.answers[start] for start in starts if start in shard.answers]
-    is_whole = len(found) == len(starts)
+    answers = [shard.answers[start] for start in starts if start in shard.answers]
+    is_whole = len(answers) == len(starts)
     if order.forecasts:
-        is_whole = is_whole and all(chunk.has_forecasts for chunk in found)
+        is_whole = is_whole and all(chunk.has_forecasts for chunk in answers)
     if order.samples:
-        is_whole = is_whole and all(chunk.sampled is not None for chunk in found)
+        is_whole = is_whole and all(chunk.sampled is not None for chunk in answers)
     if order.next_stop:
-        is_whole = is_whole and all(chunk.next_sums is not None for chunk in found)
+        is_whole = is_whole and all(chunk.next_sums is not None for chunk in answers)
     if order.with_labels:
-        is_whole = is_whole and all(chunk.y is not None for chunk in found)
+        is_whole = is_whole and all(chunk.y is not None for chunk in answers)
     if not is_whole:
         answer.status = LOST
         return answer
-    answer.chunks = found
+    answer.chunks = answers
     return _save(held, shard, order, answer) if order.save else answer
 
 
