@@ -37,9 +37,9 @@ class _Moved(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return a module with all that the one at the new place has."""
-        found = ModuleType(spec.name)
-        found.__dict__.update(import_module(PLACES[spec.name]).__dict__)
-        return found
+        module = ModuleType(spec.name)
+        module.__dict__.update(import_module(PLACES[spec.name]).__dict__)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: the module is there."""

@@ -394,7 +394,11 @@ def _are_taken_by_rows(frame: Any, types: list[Any], type_: Any, dtype: Any) -> 
     """Whether columns of a type have the same values as Python numbers, which are faster here."""
     is_exact = dtype == np.float64 or type_.__name__ not in ("Int64", "UInt64")
     are_few = len(frame) <= FEW_ROWS
-    return is_exact and are_few and all(one.__name__ in _POLARS_HELD for one in set(types))
+    return (
+        is_exact
+        and are_few
+        and all(column_type.__name__ in _POLARS_HELD for column_type in set(types))
+    )
 
 
 def _known_table(frame: Any, kind: str, names: list[str]) -> pa.Table:
@@ -412,8 +416,8 @@ def _known_table(frame: Any, kind: str, names: list[str]) -> pa.Table:
 def _table(frame: Any, kind: str, names: list[str]) -> pa.Table:
     """Return columns of a frame, in the order of the names, all of which it has."""
     if kind == "pandas":
-        own = {str(name): name for name in frame.columns}
-        part = frame[[own[name] for name in names]]
+        names_in_frame = {str(name): name for name in frame.columns}
+        part = frame[[names_in_frame[name] for name in names]]
         try:
             return pa.Table.from_pandas(part, preserve_index=False).rename_columns(names)
         except pa.ArrowException as error:  # it names the column
@@ -443,17 +447,19 @@ def _plain_features(frame: Any, kind: str, at: np.ndarray) -> np.ndarray:
     What is beyond float32 is infinite, which the forest refuses in words.
     """
     types = _types(frame, kind)
-    own = {types[place] for place in at.tolist()}
-    if len(own) == 1 and _is_plain(own.pop(), kind):
+    types_there = {types[place] for place in at.tolist()}
+    if len(types_there) == 1 and _is_plain(types_there.pop(), kind):
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(_array(frame, kind, types, at, np.float32))
     names = _names(frame, kind)
     table = _table(frame, kind, [names[place] for place in at])
-    others = [f"{part.name!r} ({part.type})" for part in table.schema if not _is_number(part.type)]
-    if others:
+    not_numbers = [
+        f"{part.name!r} ({part.type})" for part in table.schema if not _is_number(part.type)
+    ]
+    if not_numbers:
         raise SchemaError(
             f"the forest was fitted on numbers, and the frame has something else in "
-            f"{', '.join(others[:5])}: encode them as then"
+            f"{', '.join(not_numbers[:5])}: encode them as then"
         )
     columns = [column.to_numpy() for column in table.columns]
     with np.errstate(over="ignore"):

@@ -89,9 +89,9 @@ def log_run(
         raise ParameterError("a density predicts nothing, as a pyfunc must")
     schema = Schema.from_json(about["schema"])
     active = mlflow.active_run()
-    own = mlflow.start_run() if active is None else active
+    mlflow_run = mlflow.start_run() if active is None else active
     try:
-        client, run_id = mlflow.MlflowClient(), own.info.run_id
+        client, run_id = mlflow.MlflowClient(), mlflow_run.info.run_id
         values = {**about["estimator"], "algorithm": about["algorithm"], "target": about["target"],
                 "seed": about["parameters"].get("seed"), "rows": manifest.position}  # fmt: skip
         params = [Param(key, str(value)[:_LONGEST]) for key, value in values.items()]

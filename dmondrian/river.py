@@ -73,9 +73,9 @@ class _OneByOne:
             if not x:
                 raise DataError("the first row has no feature: all that will be used must be there")
             names = sorted(x, key=lambda name: (str(name), repr(name)))
-            given = getattr(self._model, "monotonic_cst", None)
-            if isinstance(given, dict):  # the model sees rows without names
-                self._model.set_params(monotonic_cst=by_place(given, names))
+            constraints = getattr(self._model, "monotonic_cst", None)
+            if isinstance(constraints, dict):  # the model sees rows without names
+                self._model.set_params(monotonic_cst=by_place(constraints, names))
             self._names = names
         elif len(x) > len(self._names) or not x.keys() <= set(self._names):
             self.unknown_features |= x.keys() - set(self._names)

@@ -81,8 +81,8 @@ class AgeWeightsDisplay:
             forest.partial_fit(X[part], y[part], **known)
             rows.append(part.stop)
             shares.append(forest.age_weights_)
-        others = others_of(forest.forest_.parameters.to_json())
-        return cls(rows, shares, _names(len(shares[0]), others)).plot(ax)
+        other_names = others_of(forest.forest_.parameters.to_json())
+        return cls(rows, shares, _names(len(shares[0]), other_names)).plot(ax)
 
     @classmethod
     def from_run(cls, run: Any, *, ax: Any = None) -> Self:
@@ -115,8 +115,8 @@ class AgeWeightsDisplay:
                 f'{run} has no weights of ages: it has no checkpoint yet, or no drift="follow"'
             )
         table = np.array(points)
-        others = others_of(opened.run_json["parameters"])
-        return cls(table[:, 0], table[:, 1:], _names(table.shape[1] - 1, others)).plot(ax)
+        other_names = others_of(opened.run_json["parameters"])
+        return cls(table[:, 0], table[:, 1:], _names(table.shape[1] - 1, other_names)).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Draw areas upon each other: the youngest trees on top, those that never forget below.
@@ -132,12 +132,12 @@ class AgeWeightsDisplay:
         axes = axes_of(ax)
         from matplotlib import colormaps
 
-        others = [i for i, name in enumerate(self.names) if name in _COLOURS]
-        n = len(self.names) - len(others)
+        ageless = [i for i, name in enumerate(self.names) if name in _COLOURS]
+        n = len(self.names) - len(ageless)
         colours = ["0.75", *colormaps["viridis"](np.linspace(0.95, 0.05, n - 1))]
-        colours += [_COLOURS[self.names[i]] for i in others]
+        colours += [_COLOURS[self.names[i]] for i in ageless]
         # From below: what has no age, what never forgets, then the oldest trees, and so on.
-        order = [*others[::-1], 0, *range(n - 1, 0, -1)]
+        order = [*ageless[::-1], 0, *range(n - 1, 0, -1)]
         areas = axes.stackplot(
             self.rows,
             [self.shares[:, i] for i in order],
@@ -161,6 +161,6 @@ class AgeWeightsDisplay:
         return self
 
 
-def _names(n_shares: int, others: list[str]) -> list[str]:
+def _names(n_shares: int, other_names: list[str]) -> list[str]:
     """Return whose the shares of a point are."""
-    return age_names(n_shares - 1 - len(others), others)
+    return age_names(n_shares - 1 - len(other_names), other_names)

@@ -65,8 +65,8 @@ class _OfClasses(OutcomesDisplay):
         ParameterError
             Columns and classes do not belong together.
         """
-        found, names = outcomes_of_classes(y_true, y_prob, labels, sample_weight)
-        return cls._of(found, names, "y_prob").plot(ax, **options)
+        outcomes, names = outcomes_of_classes(y_true, y_prob, labels, sample_weight)
+        return cls._of(outcomes, names, "y_prob").plot(ax, **options)
 
 
 class RocDisplay(_OfClasses):
@@ -91,10 +91,12 @@ class RocDisplay(_OfClasses):
         self.curves, self.areas = _as_arrays(curves), dict(areas)
 
     @classmethod
-    def _of(cls, found: Outcomes, names: Sequence[str], whose: str) -> Self:
-        drawn = _drawn(found, names, whose)
-        curves = {name: (own.false_positives, own.true_positives) for name, own in drawn.items()}
-        return cls(curves, {name: own.auc for name, own in drawn.items()})
+    def _of(cls, outcomes: Outcomes, names: Sequence[str], whose: str) -> Self:
+        drawn = _drawn(outcomes, names, whose)
+        curves = {
+            name: (curve.false_positives, curve.true_positives) for name, curve in drawn.items()
+        }
+        return cls(curves, {name: curve.auc for name, curve in drawn.items()})
 
     def plot(self, ax: Any = None, **line: Any) -> Self:
         """Draw the curves.
@@ -111,8 +113,8 @@ class RocDisplay(_OfClasses):
         """
         axes = axes_of(ax)
         self.lines_ = [
-            axes.plot(*own, **{"label": f"{name} (area {self.areas[name]:.4f})", **line})[0]
-            for name, own in self.curves.items()
+            axes.plot(*curve, **{"label": f"{name} (area {self.areas[name]:.4f})", **line})[0]
+            for name, curve in self.curves.items()
         ]
         (self.chance_,) = axes.plot([0.0, 1.0], [0.0, 1.0], ls="--", c="0.6", label="chance")
         axes.set(xlabel="false positive rate", ylabel="true positive rate", aspect="equal")
@@ -148,12 +150,12 @@ class PrecisionRecallDisplay(_OfClasses):
         self.curves, self.averages, self.shares = _as_arrays(curves), dict(averages), dict(shares)
 
     @classmethod
-    def _of(cls, found: Outcomes, names: Sequence[str], whose: str) -> Self:
-        drawn = _drawn(found, names, whose)
+    def _of(cls, outcomes: Outcomes, names: Sequence[str], whose: str) -> Self:
+        drawn = _drawn(outcomes, names, whose)
         return cls(
-            {name: own.recall_and_precision for name, own in drawn.items()},
-            {name: own.average_precision for name, own in drawn.items()},
-            {name: own.share for name, own in drawn.items()},
+            {name: curve.recall_and_precision for name, curve in drawn.items()},
+            {name: curve.average_precision for name, curve in drawn.items()},
+            {name: curve.share for name, curve in drawn.items()},
         )
 
     def plot(self, ax: Any = None, **line: Any) -> Self:
@@ -171,9 +173,9 @@ class PrecisionRecallDisplay(_OfClasses):
         """
         axes = axes_of(ax)
         self.lines_, self.chance_ = [], None
-        for name, own in self.curves.items():
+        for name, curve in self.curves.items():
             label = f"{name} (average {self.averages[name]:.4f})"
-            self.lines_ += axes.plot(*own, **{"label": label, **line})
+            self.lines_ += axes.plot(*curve, **{"label": label, **line})
         if len(self.curves) == 1:
             (share,) = self.shares.values()
             (self.chance_,) = axes.plot(
@@ -212,10 +214,10 @@ class ReliabilityDisplay(_OfClasses):
         self.bins, self.ece = np.asarray(bins, np.float64), float(ece)
 
     @classmethod
-    def _of(cls, found: Outcomes, names: Sequence[str], whose: str) -> Self:
-        assert found.reliability is not None  # of classes
-        report = found.reliability.report()
-        confidence, accuracy = zip(*found.reliability.points(), strict=True)
+    def _of(cls, outcomes: Outcomes, names: Sequence[str], whose: str) -> Self:
+        assert outcomes.reliability is not None  # of classes
+        report = outcomes.reliability.report()
+        confidence, accuracy = zip(*outcomes.reliability.points(), strict=True)
         bins = [(b["above"], b["up_to"], b["share"]) for b in report["reliability"]]
         return cls(confidence, accuracy, bins, report["ece"])
 
@@ -272,10 +274,10 @@ class ConfusionDisplay(_OfClasses):
         self.confusion, self.names = np.asarray(confusion, np.float64), list(names)
 
     @classmethod
-    def _of(cls, found: Outcomes, names: Sequence[str], whose: str) -> Self:
-        if found.confusion is None:
+    def _of(cls, outcomes: Outcomes, names: Sequence[str], whose: str) -> Self:
+        if outcomes.confusion is None:
             raise ParameterError(f"{whose} has no confusion matrix: it has too many classes")
-        return cls(found.confusion, names or [str(k) for k in range(len(found.confusion))])
+        return cls(outcomes.confusion, names or [str(k) for k in range(len(outcomes.confusion))])
 
     def plot(self, ax: Any = None, **image: Any) -> Self:
         """Draw the matrix, shaded by the share of each label.
@@ -306,9 +308,9 @@ class ConfusionDisplay(_OfClasses):
         return self
 
 
-def _drawn(found: Outcomes, names: Sequence[str], whose: str) -> dict[str, Curve]:
+def _drawn(outcomes: Outcomes, names: Sequence[str], whose: str) -> dict[str, Curve]:
     """Return the curves that are drawn, by class."""
-    curves = found.scores.curves()
+    curves = outcomes.scores.curves()
     if not curves:
         raise ParameterError(
             f"{whose} has no curves: one class alone has occurred, there are too many, or an "

@@ -105,7 +105,7 @@ class ColumnDependenceDisplay:
                 "estimator"
             )
         schema = Schema.from_json(opened.run_json["schema"])
-        known = [one.name for one in schema.columns]
+        known = [each.name for each in schema.columns]
         if column not in known:
             raise ParameterError(f"{run} has no column {column!r}: it has {known[:20]}")
         try:
@@ -114,22 +114,22 @@ class ColumnDependenceDisplay:
             plan = None  # the shares of rows are not known
         newest = opened.latest(verify=False)
         learned = 0 if newest is None else newest.position
-        found = dependence_on(load_estimator(run), schema, plan, learned, [column])
-        parts = [one.part for one in found.columns]
+        dependences = dependence_on(load_estimator(run), schema, plan, learned, [column])
+        parts = [dependence.part for dependence in dependences.columns]
         if not parts or (part is not None and part not in parts):
             raise ParameterError(f"part is {part!r}; {column!r} has {parts or 'no value to show'}")
-        one = found.columns[0 if part is None else parts.index(part)]
+        dependence = dependences.columns[0 if part is None else parts.index(part)]
         classes = [str(label) for label in opened.run_json.get("classes") or []]
-        places = classes_shown([one], classes)
+        places = classes_shown([dependence], classes)
         names = [classes[k] for k in places] if len(places) > 1 else []
         names = names or [forecast_in_words(classes, places)]
-        values, ends = one.values, one.ends
-        if one.part not in ("", "date"):
-            values = [name_of_value(one.part, value) for value in values]
-        elif one.column.kind == "time":
+        values, ends = dependence.values, dependence.ends
+        if dependence.part not in ("", "date"):
+            values = [name_of_value(dependence.part, value) for value in values]
+        elif dependence.column.kind == "time":
             values = list(np.array(values, "datetime64[us]"))
-        title = f"{column}, {one.part}" if one.part else column
-        self = cls(title, values, one.means[:, places], names, ends, one.shares)
+        title = f"{column}, {dependence.part}" if dependence.part else column
+        self = cls(title, values, dependence.means[:, places], names, ends, dependence.shares)
         return self.plot(ax, **options)
 
     @property
@@ -163,14 +163,14 @@ class ColumnDependenceDisplay:
             width = 0.8 / len(self.names)
             places = np.arange(len(self.values)) - 0.4
             self.drawn_ = [
-                axes.bar(places + k * width, own, width, align="edge", **{"label": name, **style})
-                for k, (name, own) in enumerate(zip(self.names, self.means.T, strict=True))
+                axes.bar(places + k * width, means, width, align="edge", **{"label": name, **style})
+                for k, (name, means) in enumerate(zip(self.names, self.means.T, strict=True))
             ]
             axes.set_xticks(range(len(self.values)), self.values)
         else:
             self.drawn_ = [
-                axes.plot(self.values, own, **{"label": name, **style})[0]
-                for name, own in zip(self.names, self.means.T, strict=True)
+                axes.plot(self.values, means, **{"label": name, **style})[0]
+                for name, means in zip(self.names, self.means.T, strict=True)
             ]
         axes.set(xlabel=self.column)
         if len(self.names) == 1:

@@ -96,10 +96,10 @@ class ImportancesDisplay:
         trees, stored, _ = known_trees(run)
         about = Run.open(run).run_json.get("schema")
         schema = None if about is None else Schema.from_json(about)
-        found, reason = importances_of_columns(trees, stored, schema)
-        if not found:
+        importances, reason = importances_of_columns(trees, stored, schema)
+        if not importances:
             raise ParameterError(f"the columns of {run} have no importances: {reason}")
-        names, shares = zip(*found, strict=True)
+        names, shares = zip(*importances, strict=True)
         return cls(shares, names).plot(ax, **options)
 
     def plot(self, ax: Any = None, *, max_features: int = 20, **bar: Any) -> Self:

@@ -124,8 +124,10 @@ class LearningCurveDisplay:
         if not isinstance(runs, Mapping):
             runs = {str(run): run for run in runs}
         reports = {
-            label: [_report_of(url) for url in ([own] if isinstance(own, (str, PathLike)) else own)]
-            for label, own in runs.items()
+            label: [
+                _report_of(url) for url in ([urls] if isinstance(urls, (str, PathLike)) else urls)
+            ]
+            for label, urls in runs.items()
         }
         return cls._of(reports, metric, span, baselines).plot(ax, **options)
 
@@ -184,8 +186,8 @@ class LearningCurveDisplay:
         first = next(iter(reports.values()))[0]
         known = [name for name in NAMES if name in first["curve"][0]]
         metric = metric or known[0]
-        for label, own in reports.items():
-            for report in own:
+        for label, reports_of_label in reports.items():
+            for report in reports_of_label:
                 has = [name for name in NAMES if name in report["curve"][0]]
                 if metric not in has:
                     raise ParameterError(f"{label} has no {metric!r}: it has {has}")
@@ -195,14 +197,16 @@ class LearningCurveDisplay:
                         "an earlier version"
                     )
         curves = {
-            label: [_columns(report, metric, span) for report in own]
-            for label, own in reports.items()
+            label: [_columns(report, metric, span) for report in reports_of_label]
+            for label, reports_of_label in reports.items()
         }
         if baselines:
             for name in first["windows"][0]["baselines"]:
                 points = points_by_window(first["windows"], metric, name)
                 curves[baseline_in_words(name)] = [_as_columns(points)]
-        delays = {label: own[0]["delay"] for label, own in reports.items()}
+        delays = {
+            label: reports_of_label[0]["delay"] for label, reports_of_label in reports.items()
+        }
         return cls(curves, metric, span, delays)
 
     def plot(self, ax: Any = None, *, band: bool = True, **line: Any) -> Self:
@@ -222,9 +226,9 @@ class LearningCurveDisplay:
         """
         axes = axes_of(ax)
         self.lines_, self.bands_ = [], []
-        for label, own in self.curves.items():
-            is_alone = len(own) == 1
-            rows, mean, low, high = band_of(own, self.metric)
+        for label, curves in self.curves.items():
+            is_alone = len(curves) == 1
+            rows, mean, low, high = band_of(curves, self.metric)
             (drawn,) = axes.plot(rows, mean, **{"label": self._label(label), **line})
             self.lines_.append(drawn)
             if band and not (is_alone and self.span != "so_far"):
@@ -274,13 +278,13 @@ def stream_predictions(estimator: Any, X: Any, y: Any) -> np.ndarray:
 
 def stream_metrics_of(estimator: Any, X: Any, y: Any) -> Progressive:
     """Return the metrics of :func:`stream_predictions`; classes are numbered in their order."""
-    found = _forecast_stream(estimator, X, y)
-    predictions, y = found.predictions, column_or_1d(y)
+    forecasts = _forecast_stream(estimator, X, y)
+    predictions, y = forecasts.predictions, column_or_1d(y)
     task = "classification" if is_classifier(estimator) else "regression"
-    total = Progressive(task, found.kind, 0, found.delay)
+    total = Progressive(task, forecasts.kind, 0, forecasts.delay)
     codes = np.unique(y, return_inverse=True)[1] if is_classifier(estimator) else y
     mean = predictions if predictions.ndim == 2 else predictions[:, None]
-    total.add(mean, codes.astype(np.float64), None, found.turns)
+    total.add(mean, codes.astype(np.float64), None, forecasts.turns)
     return total
 
 

@@ -97,13 +97,14 @@ class LifetimePathDisplay:
             lifetimes, values, chosen, name = kernel
         self.lines_ = []
         if len(values) > 1:
-            for own in values:
-                self.lines_ += axes.plot(lifetimes, own, color="tab:blue", alpha=0.25, lw=0.8)
+            for of_tree in values:
+                self.lines_ += axes.plot(lifetimes, of_tree, color="tab:blue", alpha=0.25, lw=0.8)
         label = "mean over trees" if kernel is None else "all trees"
         style = {"color": "tab:blue", "lw": 2.0, "label": label, **line}
         self.lines_ += axes.plot(lifetimes, values.mean(axis=0), **style)
         heights = [
-            float(np.interp(c, lifetimes, own)) for c, own in zip(chosen, values, strict=True)
+            float(np.interp(c, lifetimes, of_tree))
+            for c, of_tree in zip(chosen, values, strict=True)
         ]
         self.points_ = axes.scatter(chosen, heights, color="tab:orange", zorder=3, label="chosen")
         axes.set(xscale="log", xlabel="lifetime", ylabel=name)

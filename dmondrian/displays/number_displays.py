@@ -75,13 +75,13 @@ class ForecastErrorDisplay(OutcomesDisplay):
         -------
         ForecastErrorDisplay
         """
-        found = outcomes_of_numbers(y_true, y_pred, sample_weight)
-        return cls._of(found, [], "y_pred").plot(ax, **options)
+        outcomes = outcomes_of_numbers(y_true, y_pred, sample_weight)
+        return cls._of(outcomes, [], "y_pred").plot(ax, **options)
 
     @classmethod
-    def _of(cls, found: Outcomes, names: Sequence[str], whose: str) -> Self:
-        sample = np.array(found.residuals.sample, np.float64).reshape(-1, 3)
-        return cls(sample[:, 1], sample[:, 2], found.residuals.bars(), found.rising_shares())
+    def _of(cls, outcomes: Outcomes, names: Sequence[str], whose: str) -> Self:
+        sample = np.array(outcomes.residuals.sample, np.float64).reshape(-1, 3)
+        return cls(sample[:, 1], sample[:, 2], outcomes.residuals.bars(), outcomes.rising_shares())
 
     def plot(self, ax: Any = None, *, kind: str = "labels", **style: Any) -> Self:
         """Draw one of the three.
@@ -200,12 +200,12 @@ class CoverageDisplay(OutcomesDisplay):
         y, forecasts = column_or_1d(y_true).astype(np.float64), np.asarray(y_pred, np.float64)
         weight = np.ones(len(y)) if sample_weight is None else column_or_1d(sample_weight)
         check_consistent_length(y, forecasts, weight)
-        found = Outcomes(REGRESSION)
+        outcomes = Outcomes(REGRESSION)
         if levels is None:
-            found.coverage.add_deviations(forecasts - y, column_or_1d(std), weight.astype(float))
+            outcomes.coverage.add_deviations(forecasts - y, column_or_1d(std), weight.astype(float))
         else:
-            found.coverage.add_quantiles(forecasts, list(levels), y, weight.astype(float))
-        return cls._of(found, [], "y_pred").plot(ax, **options)
+            outcomes.coverage.add_quantiles(forecasts, list(levels), y, weight.astype(float))
+        return cls._of(outcomes, [], "y_pred").plot(ax, **options)
 
     @classmethod
     def from_estimator(
@@ -237,14 +237,14 @@ class CoverageDisplay(OutcomesDisplay):
         CoverageDisplay
         """
         if levels is not None:
-            found = estimator.predict_quantiles(X, levels)
-            return cls.from_predictions(y, found, levels=levels, ax=ax, **options)
+            quantiles = estimator.predict_quantiles(X, levels)
+            return cls.from_predictions(y, quantiles, levels=levels, ax=ax, **options)
         mean, std = estimator.predict(X, return_std=True)
         return cls.from_predictions(y, mean, std=std, ax=ax, **options)
 
     @classmethod
-    def _of(cls, found: Outcomes, names: Sequence[str], whose: str) -> Self:
-        coverage: Coverage = found.coverage
+    def _of(cls, outcomes: Outcomes, names: Sequence[str], whose: str) -> Self:
+        coverage: Coverage = outcomes.coverage
         if not coverage.shares():
             raise ParameterError(
                 f"{whose} has no intervals: forecasts have no standard deviation without "

@@ -49,8 +49,8 @@ class OutcomesDisplay:
         ParameterError
             The run is of another task, or kept no sums for this picture.
         """
-        found, names = _of_run(run)
-        return cls._checked(found, names, str(run)).plot(ax, **options)
+        outcomes, names = _of_run(run)
+        return cls._checked(outcomes, names, str(run)).plot(ax, **options)
 
     @classmethod
     def from_estimator(
@@ -78,21 +78,21 @@ class OutcomesDisplay:
             The estimator is of another task.
         """
         names = list(map(str, np.unique(column_or_1d(y)))) if is_classifier(estimator) else []
-        found = stream_metrics_of(estimator, X, y).outcomes
-        return cls._checked(found, names, type(estimator).__name__).plot(ax, **options)
+        outcomes = stream_metrics_of(estimator, X, y).outcomes
+        return cls._checked(outcomes, names, type(estimator).__name__).plot(ax, **options)
 
     @classmethod
-    def _checked(cls, found: Outcomes, names: Sequence[str], whose: str) -> Self:
-        is_of_classes = found.reliability is not None
+    def _checked(cls, outcomes: Outcomes, names: Sequence[str], whose: str) -> Self:
+        is_of_classes = outcomes.reliability is not None
         if is_of_classes != (cls._task == CLASSIFICATION):
             raise ParameterError(
                 f"{whose} forecasts {'classes' if is_of_classes else 'numbers'}, and "
                 f"{cls.__name__} is of {'numbers' if is_of_classes else 'classes'}"
             )
-        return cls._of(found, names, whose)
+        return cls._of(outcomes, names, whose)
 
     @classmethod
-    def _of(cls, found: Outcomes, names: Sequence[str], whose: str) -> Self:
+    def _of(cls, outcomes: Outcomes, names: Sequence[str], whose: str) -> Self:
         raise NotImplementedError
 
     def plot(self, ax: Any = None, **options: Any) -> Self:
@@ -132,23 +132,25 @@ def outcomes_of_classes(
     if unknown:
         raise ParameterError(f"y_true has {unknown[0]!r}, which is none of the labels")
     numbers = np.array([codes[label] for label in y.tolist()], np.float64)
-    found = Outcomes(CLASSIFICATION)
-    found.add(proba, numbers, _weights(sample_weight, numbers, proba))
-    return found, list(map(str, classes.tolist()))
+    outcomes = Outcomes(CLASSIFICATION)
+    outcomes.add(proba, numbers, _weights(sample_weight, numbers, proba))
+    return outcomes, list(map(str, classes.tolist()))
 
 
 def outcomes_of_numbers(y_true: Any, y_pred: Any, sample_weight: Any) -> Outcomes:
     """Return the sums of forecasts of numbers, array-like of shape (n,) each."""
     y = column_or_1d(y_true).astype(np.float64)
     forecast = column_or_1d(y_pred).astype(np.float64)
-    found = Outcomes(REGRESSION)
-    found.add(forecast[:, None], y, _weights(sample_weight, y, forecast))
-    return found
+    outcomes = Outcomes(REGRESSION)
+    outcomes.add(forecast[:, None], y, _weights(sample_weight, y, forecast))
+    return outcomes
 
 
-def _weights(given: Any, y: np.ndarray, other: np.ndarray) -> np.ndarray:
-    weight = np.ones(len(y)) if given is None else column_or_1d(given).astype(np.float64)
-    check_consistent_length(y, other, weight)
+def _weights(sample_weight: Any, y: np.ndarray, forecasts: np.ndarray) -> np.ndarray:
+    weight = (
+        np.ones(len(y)) if sample_weight is None else column_or_1d(sample_weight).astype(np.float64)
+    )
+    check_consistent_length(y, forecasts, weight)
     return weight
 
 
@@ -163,8 +165,8 @@ def _of_run(run: Any) -> tuple[Outcomes, list[str]]:
             f"{run} has no forecasts: it has no checkpoint yet, or was trained with "
             "progressive=False, or saved from arrays"
         )
-    found = Progressive.from_json(stored).outcomes
-    if found.reliability is None:
-        return found, []
+    outcomes = Progressive.from_json(stored).outcomes
+    if outcomes.reliability is None:
+        return outcomes, []
     classes = opened.run_json.get("classes") or []
-    return found, [str(label) for label in classes]
+    return outcomes, [str(label) for label in classes]

@@ -166,20 +166,20 @@ def cells_of(estimator: Any, tree: int, frame: np.ndarray) -> np.ndarray:
     with one_state(estimator):
         arrays = estimator.nodes(tree)
         end = float(estimator.forest_.tree_lifetimes()[tree, 0])
-    found = []
+    cells = []
     waiting = [(arrays["root"], np.array(frame, np.float64))]
     while waiting:
         v, cell = waiting.pop()
         j, at = arrays["feature"][v], float(arrays["threshold"][v])
         if j < 0 or arrays["time"][v] > end:
-            found.append(cell)
+            cells.append(cell)
             continue
         for child, side in ((arrays["left"][v], 1), (arrays["right"][v], 0)):
             below = cell.copy()
             below[2 * j + side] = np.clip(at, *cell[2 * j : 2 * j + 2])
             if below[2 * j] < below[2 * j + 1]:
                 waiting.append((child, below))
-    return np.array(found)
+    return np.array(cells)
 
 
 def _response(estimator: Any, points: np.ndarray) -> np.ndarray:

@@ -106,8 +106,8 @@ def line_chart(
         ]
     names = ", ".join(line.name for line in lines)
     shown = f"{y_name} of {names}" if y_name else names
-    own = label or f"{shown} against {x_name}"
-    return _svg("".join(parts), own, beside=_beside(y_name))
+    alternative = label or f"{shown} against {x_name}"
+    return _svg("".join(parts), alternative, beside=_beside(y_name))
 
 
 def point_chart(
@@ -252,8 +252,8 @@ def matrix_chart(names: Sequence[str], counts: Sequence[Sequence[float]]) -> Mar
         parts.append(f'<text x="{left - 6}" y="{y:.1f}" text-anchor="end">{escape(short)}</text>')
         if has_numbers:
             x = left + size * (i + 0.5)
-            own = escape(of_columns[i])
-            parts.append(f'<text x="{x:.1f}" y="26" text-anchor="middle">{own}</text>')
+            column_name = escape(of_columns[i])
+            parts.append(f'<text x="{x:.1f}" y="26" text-anchor="middle">{column_name}</text>')
         whole = sum(counts[i]) or 1.0
         for j, count in enumerate(counts[i]):
             share = count / whole

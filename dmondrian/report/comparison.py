@@ -98,25 +98,31 @@ def gather_all(runs: Sequence[str | PathLike[str]]) -> list[Facts]:
         raise ParameterError(
             f"{counted(len(runs), 'run')} to compare; expected 2 to {len(LETTERS)}"
         )
-    found = [gather(str(run)) for run in runs]
-    for one in found[1:]:
-        if _task(one) != _task(found[0]):
+    first, *others = all_facts = [gather(str(run)) for run in runs]
+    for later in others:
+        if _task(later) != _task(first):
             raise ParameterError(
-                f"{found[0].name} forecasts {_task(found[0])}, and {one.name} {_task(one)}: "
+                f"{first.name} forecasts {_task(first)}, and {later.name} {_task(later)}: "
                 "runs of different tasks cannot be compared"
             )
-    return found
+    return all_facts
 
 
 def compared(facts: Sequence[Facts]) -> dict[str, Any]:
     """Return the comparison of runs, as ``compare_runs`` does."""
-    reports = [{} if one.progressive is None else one.progressive.report() for one in facts]
+    reports = [
+        {} if of_run.progressive is None else of_run.progressive.report() for of_run in facts
+    ]
     alike, reasons = _groups(facts, reports)
     return {
-        "runs": [_about(name, one) for name, one in zip(LETTERS, facts, strict=False)],
-        "settings": sorted(_differences([_settings(one) for one in facts]), key=_place),
-        "data": [*_differences([_data(one) for one in facts]), *_rows(facts), *_columns(facts)],
-        "versions": _differences([one.run_json.get("created_by") or {} for one in facts]),
+        "runs": [_about(name, of_run) for name, of_run in zip(LETTERS, facts, strict=False)],
+        "settings": sorted(_differences([_settings(of_run) for of_run in facts]), key=_place),
+        "data": [
+            *_differences([_data(of_run) for of_run in facts]),
+            *_rows(facts),
+            *_columns(facts),
+        ],
+        "versions": _differences([of_run.run_json.get("created_by") or {} for of_run in facts]),
         "alike": [
             {
                 "runs": [LETTERS[k] for k in group.runs],
@@ -129,22 +135,22 @@ def compared(facts: Sequence[Facts]) -> dict[str, Any]:
         "reasons": reasons,
         "metrics": list(_metrics(reports, alike)),
         "curves": _curves(reports),
-        "work": _as_rows([_work(one) for one in facts]),
+        "work": _as_rows([_work(of_run) for of_run in facts]),
     }
 
 
 def better_runs(metric: str, values: Sequence[float | None], alike: Sequence[_Alike]) -> list[str]:
     """Return the names of those runs whose value is the best of their group, unless all are."""
     sign = -1.0 if metric in _HIGHER else 1.0
-    found: list[str] = []
+    names: list[str] = []
     for group in alike:
         known = [(sign * value, k) for k in group.runs
                  if (value := values[k]) is not None and math.isfinite(value)]  # fmt: skip
         least = min(known, default=(math.nan, 0))[0]
         best = [k for value, k in known if value == least]
         if len(best) < len(known):
-            found += [LETTERS[k] for k in best]
-    return found
+            names += [LETTERS[k] for k in best]
+    return names
 
 
 def _task(facts: Facts) -> str:
@@ -170,7 +176,7 @@ def _settings(facts: Facts) -> dict[str, Any]:
     if facts.plan is not None:  # all files, also those that came later
         files = facts.files
         tables["data"]["path"] = files[0] if len(files) == 1 else files
-    found = {
+    settings = {
         f"{table}.{key}": value
         for table, keys in tables.items()
         for key, value in keys.items()
@@ -179,10 +185,12 @@ def _settings(facts: Facts) -> dict[str, Any]:
     for name, value in tables["forest"].items():
         used = facts.parameters.get(name)
         if value in _CHOSEN and used is not None:
-            found[f"forest.{name}, now"] = used
+            settings[f"forest.{name}, now"] = used
     if "random_state" not in tables["forest"]:
-        found["forest.random_state, drawn"] = (facts.run_json.get("parameters") or {}).get("seed")
-    return found
+        settings["forest.random_state, drawn"] = (facts.run_json.get("parameters") or {}).get(
+            "seed"
+        )
+    return settings
 
 
 def _place(row: Mapping[str, Any]) -> tuple[str, bool, str]:
@@ -194,17 +202,17 @@ def _place(row: Mapping[str, Any]) -> tuple[str, bool, str]:
 def _data(facts: Facts) -> dict[str, Any]:
     """Return what is learned of which stream."""
     manifest, plan, schema = facts.manifest, facts.plan, facts.schema
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "rows of the stream": None if plan is None else plan.n_rows,
         "rows learned": 0 if manifest is None else manifest.position - facts.n_waiting,
         "rows that wait for their labels": facts.n_waiting,
         "classes": facts.run_json.get("classes"),
     }
     if schema is not None:
-        found["columns"] = len(schema.columns)
-        found["features"] = schema.n_features
-        found["rows without a target, dropped"] = facts.counts.get("null_target", 0)
-    return found
+        values["columns"] = len(schema.columns)
+        values["features"] = schema.n_features
+        values["rows without a target, dropped"] = facts.counts.get("null_target", 0)
+    return values
 
 
 def _rows(facts: Sequence[Facts]) -> list[dict[str, Any]]:
@@ -212,15 +220,15 @@ def _rows(facts: Sequence[Facts]) -> list[dict[str, Any]]:
 
     Digests of plans would not do: they have the reasons why columns are left out.
     """
-    ends = [0 if one.manifest is None else one.manifest.position for one in facts]
-    first = next((k for k, one in enumerate(facts) if one.plan is not None), None)
+    ends = [0 if of_run.manifest is None else of_run.manifest.position for of_run in facts]
+    first = next((k for k, of_run in enumerate(facts) if of_run.plan is not None), None)
     if first is None:
         return []
     plan, values, are_all = facts[first].plan, [], True
     assert plan is not None
-    for one, end in zip(facts, ends, strict=True):
+    for of_run, end in zip(facts, ends, strict=True):
         wanted = min(end, ends[first])
-        rows = None if one.plan is None else min(common_rows(plan, one.plan), wanted)
+        rows = None if of_run.plan is None else min(common_rows(plan, of_run.plan), wanted)
         are_all = are_all and rows == wanted
         values.append(rows)
     return (
@@ -231,9 +239,9 @@ def _rows(facts: Sequence[Facts]) -> list[dict[str, Any]]:
 def _columns(facts: Sequence[Facts]) -> list[dict[str, Any]]:
     """Return rows of columns that not all runs use, or that they encode in other ways."""
     by_name = [
-        {c.name: replace(c, type="") for c in one.schema.columns}
-        for one in facts
-        if one.schema is not None
+        {c.name: replace(c, type="") for c in of_run.schema.columns}
+        for of_run in facts
+        if of_run.schema is not None
     ]
     if len(by_name) < len(facts):
         return []
@@ -245,11 +253,14 @@ def _columns(facts: Sequence[Facts]) -> list[dict[str, Any]]:
             texts = full
         elif len(set(texts)) == 1:  # levels beyond the first, or last digits
             alike = [column == row["values"][0] for column in row["values"]]
-            texts = [text if own else f"{text}, not as of {LETTERS[0]}"
-                     for text, own in zip(texts, alike, strict=True)]  # fmt: skip
+            texts = [text if is_alike else f"{text}, not as of {LETTERS[0]}"
+                     for text, is_alike in zip(texts, alike, strict=True)]  # fmt: skip
         rows.append({"key": f"column {row['key']}", "values": texts})
-    names = [[name for name in own if all(name in other for other in by_name)] for own in by_name]
-    orders = _differences([{"order of the columns": own} for own in names])
+    names = [
+        [name for name in columns if all(name in other_columns for other_columns in by_name)]
+        for columns in by_name
+    ]
+    orders = _differences([{"order of the columns": order} for order in names])
     return rows + orders
 
 
@@ -281,17 +292,17 @@ def _work(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _as_rows(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _as_rows(mappings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return mappings as rows: each key with the values of all runs."""
-    keys = dict.fromkeys(key for own in found for key in own)
-    return [{"key": key, "values": [own.get(key) for own in found]} for key in keys]
+    keys = dict.fromkeys(key for mapping in mappings for key in mapping)
+    return [{"key": key, "values": [mapping.get(key) for mapping in mappings]} for key in keys]
 
 
-def _differences(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _differences(mappings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows in which not all values are the same."""
     return [
         row
-        for row in _as_rows(found)
+        for row in _as_rows(mappings)
         if any(_distinct(value) != _distinct(row["values"][0]) for value in row["values"])
     ]
 
@@ -307,14 +318,14 @@ def _groups(
     """Return groups of runs whose metrics can be compared, and why others cannot."""
     groups: list[_Alike] = []
     reasons: list[str] = []
-    for k, one in enumerate(facts):
+    for k, of_run in enumerate(facts):
         if "curve" not in reports[k] or not reports[k]["curve"]:
-            reasons.append(f"{LETTERS[k]} has no metrics: {_why_none(one)}")
+            reasons.append(f"{LETTERS[k]} has no metrics: {_why_none(of_run)}")
             continue
         first = ""
         for group in groups:
             leader = group.runs[0]
-            why, rows = _why_not(facts[leader], one, LETTERS[leader], LETTERS[k])
+            why, rows = _why_not(facts[leader], of_run, LETTERS[leader], LETTERS[k])
             rows = min(rows, group.rows)
             if not why and not _common_points([reports[i] for i in (*group.runs, k)], rows):
                 why = (
@@ -348,19 +359,19 @@ def _why_none(facts: Facts) -> str:
     return "no row was forecast before it was learned, as of a run that was merged"
 
 
-def _why_not(one: Facts, other: Facts, a: str, b: str) -> tuple[str, int]:
+def _why_not(first: Facts, second: Facts, a: str, b: str) -> tuple[str, int]:
     """Return why metrics of two runs cannot be compared, or "" and their common first rows."""
-    p, q = one.progressive, other.progressive
+    p, q = first.progressive, second.progressive
     assert p is not None  # both have a curve
     assert q is not None
-    targets = [facts.run_json.get("target") for facts in (one, other)]
+    targets = [facts.run_json.get("target") for facts in (first, second)]
     if targets[0] != targets[1]:
         return f"{a} and {b} have other targets: {targets[0]}, and {targets[1]}", 0
-    if one.run_json.get("classes") != other.run_json.get("classes"):
+    if first.run_json.get("classes") != second.run_json.get("classes"):
         return f"{a} and {b} have other classes", 0
     weights = [
         None if facts.schema is None else (facts.schema.weight, facts.schema.class_weight)
-        for facts in (one, other)
+        for facts in (first, second)
     ]
     if weights[0] != weights[1]:
         return f"{a} and {b} weigh rows in other ways: their metrics are of other means", 0
@@ -369,18 +380,18 @@ def _why_not(one: Facts, other: Facts, a: str, b: str) -> tuple[str, int]:
         return f"{a} and {b} do not forecast equally far ahead: {delays}", 0
     if (p.start, p.exact_from) != (q.start, q.exact_from):
         return f"{a} and {b} do not forecast the same rows: {p.in_words}, and {q.in_words}", 0
-    return _in_common(one, other, a, b)
+    return _in_common(first, second, a, b)
 
 
-def _in_common(one: Facts, other: Facts, a: str, b: str) -> tuple[str, int]:
+def _in_common(first: Facts, second: Facts, a: str, b: str) -> tuple[str, int]:
     """Return why two runs have no first rows in common, or "" and how many they forecast both."""
-    runs = one, other
+    runs = first, second
     for facts, name in zip(runs, (a, b), strict=True):
         if facts.plan is None:
             return f"it is not known which rows {name} learned: its plan cannot be read", 0
-    assert one.plan is not None
-    assert other.plan is not None
-    n_rows = common_rows(one.plan, other.plan)
+    assert first.plan is not None
+    assert second.plan is not None
+    n_rows = common_rows(first.plan, second.plan)
     ends = [0 if facts.manifest is None else facts.manifest.position for facts in runs]
     counted_rows = [0 if facts.progressive is None else facts.progressive.rows for facts in runs]
     if n_rows >= min(ends):
@@ -392,14 +403,14 @@ def _in_common(one: Facts, other: Facts, a: str, b: str) -> tuple[str, int]:
             f"{a} and {b} are of the same rows up to {n_rows:,} alone, and how many of these had a "
             "target is not known"
         ), 0
-    start = 0 if one.progressive is None else one.progressive.start
+    start = 0 if first.progressive is None else first.progressive.start
     return "", max(0, min(n_rows - start, *counted_rows))
 
 
 def _common_points(reports: Sequence[Mapping[str, Any]], up_to: float = math.inf) -> list[int]:
     """Return the rows, ascending, at which all curves have a point."""
-    found = [{int(point["rows"]) for point in report["curve"]} for report in reports]
-    return sorted(rows for rows in set.intersection(*found) if rows <= up_to)
+    rows_of_curves = [{int(point["rows"]) for point in report["curve"]} for report in reports]
+    return sorted(rows for rows in set.intersection(*rows_of_curves) if rows <= up_to)
 
 
 def _metrics(
@@ -426,13 +437,15 @@ def _metrics(
             spans.append(("first rows in common", shorter, alike))
         windows = [report.get("window") or {} for report in reports]
         if any(windows):
-            spans.append(("last rows", [(own.get("rows"), own) for own in windows], at_end))
-        for span, found, groups in spans:
-            values = [own.get(metric) for _, own in found]
+            spans.append(
+                ("last rows", [(window.get("rows"), window) for window in windows], at_end)
+            )
+        for span, rows_and_reports, groups in spans:
+            values = [report.get(metric) for _, report in rows_and_reports]
             yield {
                 "metric": metric,
                 "span": span,
-                "rows": [rows for rows, _ in found],
+                "rows": [rows for rows, _ in rows_and_reports],
                 "values": values,
                 "better": better_runs(metric, values, groups),
             }
@@ -449,7 +462,9 @@ def _curves(reports: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return {
         metric: {
             "rows": rows,
-            "values": [None if own is None else [own[n][metric] for n in rows] for own in by_rows],
+            "values": [
+                None if points is None else [points[n][metric] for n in rows] for points in by_rows
+            ],
         }
         for metric in NAMES
         if rows and all(metric in report["curve"][0] for report in known)

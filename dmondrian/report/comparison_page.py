@@ -54,19 +54,21 @@ def write_comparison(
     """
     check_whole(out, *KIND)
     facts = gather_all(runs)
-    found = compared(facts)
-    text = _page(facts, found)
-    return write_whole(out, text.encode(errors="backslashreplace"), *KIND), found
+    comparison = compared(facts)
+    text = _page(facts, comparison)
+    return write_whole(out, text.encode(errors="backslashreplace"), *KIND), comparison
 
 
-def _page(facts: Sequence[Facts], found: Mapping[str, Any]) -> str:
-    tables = tables_of(found)
+def _page(facts: Sequence[Facts], comparison: Mapping[str, Any]) -> str:
+    tables = tables_of(comparison)
     figures = {"Metrics": _curves(facts), "Time and sizes": _growth(facts)}
     sections = []
     for table in tables[1:]:
-        own = next((figures.pop(title) for title in list(figures) if title == table.title), [])
-        sections.append((table.title, _section(table, own), False))
-    name = " and ".join(_short_name(one.name) for one in facts[:2])
+        figures_of_table = next(
+            (figures.pop(title) for title in list(figures) if title == table.title), []
+        )
+        sections.append((table.title, _section(table, figures_of_table), False))
+    name = " and ".join(_short_name(of_run.name) for of_run in facts[:2])
     more = f" and {len(facts) - 2:,} more" if len(facts) > 2 else ""
     where = f"{len(facts)} runs compared"
     return page_of_sections(f"{name}{more}", where, _section(tables[0], []), sections)
@@ -83,9 +85,9 @@ def _short_name(name: str) -> str:
 def _curves(facts: Sequence[Facts]) -> list[Figure]:
     """Draw learning curves, so far and by window of the stream, of all runs in one chart each."""
     reports = {
-        name: one.progressive.report()
-        for name, one in zip(LETTERS[:_DRAWN], facts, strict=False)
-        if one.progressive is not None and one.progressive.curve
+        name: of_run.progressive.report()
+        for name, of_run in zip(LETTERS[:_DRAWN], facts, strict=False)
+        if of_run.progressive is not None and of_run.progressive.curve
     }
     if len(reports) < 2:
         return []
@@ -99,9 +101,9 @@ def _curves(facts: Sequence[Facts]) -> list[Figure]:
 def _growth(facts: Sequence[Facts]) -> list[Figure]:
     """Draw the nodes at checkpoints of all runs, unless none has a second one."""
     lines = [
-        Line(name, [(float(rows), float(nodes)) for rows, nodes, _ in one.growth])
-        for name, one in zip(LETTERS[:_DRAWN], facts, strict=False)
-        if one.growth
+        Line(name, [(float(rows), float(nodes)) for rows, nodes, _ in of_run.growth])
+        for name, of_run in zip(LETTERS[:_DRAWN], facts, strict=False)
+        if of_run.growth
     ]
     if all(len(line.points) < 2 for line in lines):
         return []

@@ -40,38 +40,38 @@ class Table(NamedTuple):
     none: str = ""  # what there is not, where there are no rows
 
 
-def tables_of(found: Mapping[str, Any]) -> list[Table]:
+def tables_of(comparison: Mapping[str, Any]) -> list[Table]:
     """Return the parts of a comparison in order: runs, differences, metrics, curves, work."""
-    names = tuple(run["name"] for run in found["runs"])
+    names = tuple(run["name"] for run in comparison["runs"])
     keys = ("", *names)
     differences = [
-        Table(title, keys, *_differing(found[part], form), none=none)
+        Table(title, keys, *_differing(comparison[part], form), none=none)
         for title, part, form, none in (
             ("Settings that differ", "settings", _as_toml, "no key of a job file differs"),
-            ("Data that differ", "data", _as_text, _same_data(found)),
+            ("Data that differ", "data", _as_text, _same_data(comparison)),
             ("Versions that differ", "versions", _as_text, "the versions are the same"),
         )
     ]
-    runs = [_run(one) for one in found["runs"]]
+    runs = [_run(run) for run in comparison["runs"]]
     return [
         Table("Runs", ("", "algorithm", "rows learned", "run"), runs),
         *differences,
-        _metrics(found, keys),
-        *_curves(found, keys),
-        Table("Time and sizes", keys, [_work(row) for row in found["work"]]),
+        _metrics(comparison, keys),
+        *_curves(comparison, keys),
+        Table("Time and sizes", keys, [_work(row) for row in comparison["work"]]),
     ]  # fmt: skip
 
 
-def _same_data(found: Mapping[str, Any]) -> str:
+def _same_data(comparison: Mapping[str, Any]) -> str:
     """Return what is the same where no data differ."""
-    named = any(row["key"] in ("data.exclude", "data.include") for row in found["settings"])
-    others = "; the jobs name other columns to leave out" if named else ""
-    return f"rows and columns are the same{others}"
+    named = any(row["key"] in ("data.exclude", "data.include") for row in comparison["settings"])
+    addition = "; the jobs name other columns to leave out" if named else ""
+    return f"rows and columns are the same{addition}"
 
 
-def _run(one: Mapping[str, Any]) -> tuple[str, ...]:
-    unfinished = "" if one["final"] else " (unfinished)"
-    return one["name"], str(one["algorithm"]), f"{one['rows']:,}{unfinished}", one["run"]
+def _run(run: Mapping[str, Any]) -> tuple[str, ...]:
+    unfinished = "" if run["final"] else " (unfinished)"
+    return run["name"], str(run["algorithm"]), f"{run['rows']:,}{unfinished}", run["run"]
 
 
 def _differing(
@@ -93,9 +93,9 @@ def _row(row: Mapping[str, Any], form: Callable[[Any], str]) -> tuple[str, ...]:
 def _rounded(value: Any) -> Any:
     """Return a value whose fractions have four significant digits, lists and mappings of them."""
     if isinstance(value, Mapping):
-        return {key: _rounded(own) for key, own in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(own) for own in value]
+        return [_rounded(item) for item in value]
     if isinstance(value, float) and abs(value) < 1e4:
         return float(f"{value:.4g}")
     return value
@@ -106,7 +106,7 @@ def _as_toml(value: Any) -> str:
     if value is None:
         return _NONE
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {_as_toml(own)}" for key, own in value.items()) + "}"
+        return "{" + ", ".join(f"{key} = {_as_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         if len(value) <= _SHOWN_ITEMS:
             return f"[{', '.join(map(_as_toml, value))}]"
@@ -135,9 +135,9 @@ def _marked(value: float | None, name: str, better: Sequence[str]) -> str:
     return f"{metric(value)} *" if name in better else metric(value)
 
 
-def _metrics(found: Mapping[str, Any], keys: tuple[str, ...]) -> Table:
+def _metrics(comparison: Mapping[str, Any], keys: tuple[str, ...]) -> Table:
     rows = []
-    for row in found["metrics"]:
+    for row in comparison["metrics"]:
         label = f"{_LABELS[row['metric']]}, {_span(row)}"
         values = (
             _marked(*pair, row["better"]) for pair in zip(row["values"], keys[1:], strict=True)
@@ -146,10 +146,10 @@ def _metrics(found: Mapping[str, Any], keys: tuple[str, ...]) -> Table:
     alike = tuple(
         f"{_listed(group['runs'])} forecast the same target of the same first "
         f"{counted(group['rows'], 'row')}, {delay_in_words(group['delay'])}"
-        for group in found["alike"]
+        for group in comparison["alike"]
     )
-    reasons = tuple(f"not compared: {reason}" for reason in found["reasons"])
-    marks = (BETTER,) if any(row["better"] for row in found["metrics"]) else ()
+    reasons = tuple(f"not compared: {reason}" for reason in comparison["reasons"])
+    marks = (BETTER,) if any(row["better"] for row in comparison["metrics"]) else ()
     return Table("Metrics", keys, rows, (*alike, *reasons, *marks), none="no run has metrics")
 
 
@@ -167,13 +167,13 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _curves(found: Mapping[str, Any], keys: tuple[str, ...]) -> list[Table]:
+def _curves(comparison: Mapping[str, Any], keys: tuple[str, ...]) -> list[Table]:
     """Return the first metric's curve at some of the common positions."""
-    for name, own in found["curves"].items():
-        places = _some(len(own["rows"]))
+    for name, curves in comparison["curves"].items():
+        places = _some(len(curves["rows"]))
         rows = [
-            (f"{own['rows'][i]:,} rows", *(_NONE if values is None else metric(values[i])
-                                         for values in own["values"]))
+            (f"{curves['rows'][i]:,} rows", *(_NONE if values is None else metric(values[i])
+                                         for values in curves["values"]))
             for i in places
         ]  # fmt: skip
         return [Table(f"Learning curve, {_LABELS[name]} so far", keys, rows)]

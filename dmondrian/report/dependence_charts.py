@@ -65,7 +65,7 @@ def find_dependence(facts: Facts, n_columns: int, *, is_quick: bool = False) -> 
 
     Returns
     -------
-    found : Dependences
+    dependences : Dependences
         See :mod:`dmondrian.export.column_dependence`, which loads Numba.
     reason : str
         "" where there is one.
@@ -89,12 +89,15 @@ def find_dependence(facts: Facts, n_columns: int, *, is_quick: bool = False) -> 
     names = list(dict.fromkeys([*facts.bound, *shares]))[:n_columns]
     learned = facts.manifest.position
     try:
-        found = dependence_on(
+        dependences = dependence_on(
             load_estimator(facts.name), facts.schema, facts.plan, learned, names, is_quick=is_quick
         )
     except ParameterError as error:
         return _NONE, str(error)
-    return found, "" if found.columns or found.not_shown else "no split is worth anything yet"
+    return (
+        dependences,
+        "" if dependences.columns or dependences.not_shown else "no split is worth anything yet",
+    )
 
 
 def dependence(facts: Facts) -> Markup:
@@ -108,37 +111,51 @@ def dependence(facts: Facts) -> Markup:
         name_of_value,
     )
 
-    (found, pairs, n_paired, rows_in_words, not_shown), reason = facts.dependence
+    (dependences, pairs, n_paired, rows_in_words, not_shown), reason = facts.dependence
     classes = [str(label) for label in facts.run_json.get("classes") or []]
-    places = classes_shown(found, classes)
+    places = classes_shown(dependences, classes)
     what = forecast_in_words(classes, places)
     tables: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = []
     figures, missing = [], []
-    shown = [float(value) for one in found for value in one.means[:, places].ravel()]
+    shown = [float(value) for each in dependences for value in each.means[:, places].ravel()]
     y_ends = min(shown, default=0.0), max(shown, default=0.0)  # one range: sizes can be compared
-    for one in found:
-        lines = {classes[k] if classes else what: one.means[:, k].tolist() for k in places}
-        name = f"{one.column.name}, {one.part}" if one.part else one.column.name
-        n_more = len(one.column.levels) - len(one.values)
-        if one.column.kind == "category" and n_more > 0:
-            name += f" (of {len(one.column.levels):,} levels the first {len(one.values)})"
+    for of_column in dependences:
+        lines = {classes[k] if classes else what: of_column.means[:, k].tolist() for k in places}
+        name = (
+            f"{of_column.column.name}, {of_column.part}"
+            if of_column.part
+            else of_column.column.name
+        )
+        n_more = len(of_column.column.levels) - len(of_column.values)
+        if of_column.column.kind == "category" and n_more > 0:
+            name += (
+                f" (of {len(of_column.column.levels):,} levels the first {len(of_column.values)})"
+            )
         form = percent if classes else metric
-        if one.missing is not None:
+        if of_column.missing is not None:
             means = ", ".join(
-                f"{classes[k]} {form(float(one.missing[k]))}" if len(places) > 1 else
-                form(float(one.missing[k])) for k in places
+                f"{classes[k]} {form(float(of_column.missing[k]))}" if len(places) > 1 else
+                form(float(of_column.missing[k])) for k in places
             )  # fmt: skip
-            missing.append((one.column.name, means))
-        is_boolean = one.column.type == "bool"
-        if one.column.kind != "category" and one.part in ("", "date") and not is_boolean:
+            missing.append((of_column.column.name, means))
+        is_boolean = of_column.column.type == "bool"
+        if (
+            of_column.column.kind != "category"
+            and of_column.part in ("", "date")
+            and not is_boolean
+        ):
             y_form = form if classes else number
-            figures.append(_line_figure(one, name, lines, what, y_form, y_ends))
-            figures += _histogram(one, name)
+            figures.append(_line_figure(of_column, name, lines, what, y_form, y_ends))
+            figures += _histogram(of_column, name)
             continue
-        levels = [name_of_value(one.part, each) for each in one.values] if one.part else one.values
+        levels = (
+            [name_of_value(of_column.part, each) for each in of_column.values]
+            if of_column.part
+            else of_column.values
+        )
         if is_boolean:
-            levels = [_BOOLEANS[int(value)] for value in one.values]
-        if len(places) == 1 and float(one.means[:, places].min()) >= 0.0:
+            levels = [_BOOLEANS[int(value)] for value in of_column.values]
+        if len(places) == 1 and float(of_column.means[:, places].min()) >= 0.0:
             (values,) = lines.values()
             chart = bar_chart(list(zip(levels, values, strict=True)), form, y_ends[1])
             figures.append(Figure(name, chart))
@@ -146,12 +163,15 @@ def dependence(facts: Facts) -> Markup:
             rows = [(level, *(form(values[i]) for values in lines.values()))
                     for i, level in enumerate(shortened(levels, LONGEST_NAME))]  # fmt: skip
             tables.append((name, ("level", *lines), rows))
-        if one.column.kind == "category" and one.shares is not None:
-            bars = list(zip(one.values, one.shares.tolist(), strict=True))
+        if of_column.column.kind == "category" and of_column.shares is not None:
+            bars = list(zip(of_column.values, of_column.shares.tolist(), strict=True))
             figures.append(Figure(f"{name}: {_OF_ROWS}", bar_chart(bars, percent)))
-        if is_boolean and one.shares is not None:
-            n_false = len(one.shares) // 2  # of the bins, the first of which has all of them
-            sums = [float(part.sum()) for part in (one.shares[:n_false], one.shares[n_false:])]
+        if is_boolean and of_column.shares is not None:
+            n_false = len(of_column.shares) // 2  # of the bins, the first of which has all of them
+            sums = [
+                float(part.sum())
+                for part in (of_column.shares[:n_false], of_column.shares[n_false:])
+            ]
             bars = list(zip(_BOOLEANS, sums, strict=True))
             figures.append(Figure(f"{name}: {_OF_ROWS}", bar_chart(bars, percent)))
     together = [
@@ -174,18 +194,18 @@ _OF_ROWS = "shares of rows"
 _BOOLEANS = ("false", "true")
 
 
-def _histogram(one: Dependence, name: str) -> list[Figure]:
+def _histogram(of_column: Dependence, name: str) -> list[Figure]:
     """Return where rows lie on a column of numbers or times, if it is known."""
-    if one.shares is None:
+    if of_column.shares is None:
         return []
-    bars = list(zip(one.ends, one.ends[1:], one.shares.tolist(), strict=False))
-    x_form = _date if one.column.kind == "time" else number
-    chart = histogram_chart(bars, shortened([one.column.name], 40)[0], x_form)
+    bars = list(zip(of_column.ends, of_column.ends[1:], of_column.shares.tolist(), strict=False))
+    x_form = _date if of_column.column.kind == "time" else number
+    chart = histogram_chart(bars, shortened([of_column.column.name], 40)[0], x_form)
     return [Figure(f"{name}: {_OF_ROWS}", chart)]
 
 
 def _line_figure(
-    one: Dependence,
+    of_column: Dependence,
     name: str,
     lines: dict[str, list[float]],
     what: str,
@@ -193,12 +213,12 @@ def _line_figure(
     y_ends: tuple[float, float],
 ) -> Figure:
     drawn = [
-        Line(name, list(zip(map(float, one.values), values, strict=True)))
+        Line(name, list(zip(map(float, of_column.values), values, strict=True)))
         for name, values in lines.items()
     ]
-    x_form = _date if one.column.kind == "time" else number
-    label = f"{what} against {one.column.name}"
-    x_name = shortened([one.column.name], 40)[0]
+    x_form = _date if of_column.column.kind == "time" else number
+    label = f"{what} against {of_column.column.name}"
+    x_name = shortened([of_column.column.name], 40)[0]
     chart = line_chart(drawn, x_name, x_form, form, y_ends=y_ends, label=label)
     return Figure(name, chart, tuple(lines) if len(lines) > 1 else ())
 

@@ -167,7 +167,7 @@ def _growth(run: Run) -> list[tuple[int, int, int]]:
             if manifest.forest is not None:
                 nodes = manifest.forest.nodes
             else:  # an earlier version wrote it
-                nodes = sum(one.n_nodes for one in peek_blobs(blobs))
+                nodes = sum(peeked.n_nodes for peeked in peek_blobs(blobs))
         except (CorruptError, StoreError):
             continue
         sizes.append((position, nodes, sum(blob.all_bytes for blob in blobs)))

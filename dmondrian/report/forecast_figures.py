@@ -33,16 +33,16 @@ class ClassFigures(NamedTuple):
     notes: list[str]
 
 
-def class_figures(found: Outcomes, names: Sequence[str]) -> ClassFigures:
+def class_figures(outcomes: Outcomes, names: Sequence[str]) -> ClassFigures:
     """Return ROC and precision-recall curves, and metrics by class."""
-    curves = found.scores.curves()
-    notes = _notes_on_scores(found, curves, len(names))
+    curves = outcomes.scores.curves()
+    notes = _notes_on_scores(outcomes, curves, len(names))
     shown = classes_drawn(curves, len(names))
     figures = [_roc(curves, shown, names), _precision(curves, shown, names)] if shown else []
-    return ClassFigures(figures, _class_table(found, curves, names), notes)
+    return ClassFigures(figures, _class_table(outcomes, curves, names), notes)
 
 
-def _notes_on_scores(found: Outcomes, curves: dict[int, Curve], n_classes: int) -> list[str]:
+def _notes_on_scores(outcomes: Outcomes, curves: dict[int, Curve], n_classes: int) -> list[str]:
     """Return what curves are of, or why there are none."""
     if n_classes > MOST_CLASSES:
         return [
@@ -54,13 +54,13 @@ def _notes_on_scores(found: Outcomes, curves: dict[int, Curve], n_classes: int) 
             "There are no ROC curves: "
             + (
                 "the run was trained by a version that kept no sums for them"
-                if not found.scores.rows
+                if not outcomes.scores.rows
                 else "one class alone has occurred"
             )
         ]
     notes = []
-    if found.scores.rows < found.rows:
-        notes.append(f"The curves are of the last {found.scores.rows:,} rows, which a version "
+    if outcomes.scores.rows < outcomes.rows:
+        notes.append(f"The curves are of the last {outcomes.scores.rows:,} rows, which a version "
                      "that keeps sums for them has learned")  # fmt: skip
     error = max(curve.auc_error for curve in curves.values())
     at_most = f"{error:.1g}" if error >= 1e-4 else "0.0001"
@@ -106,14 +106,14 @@ def _precision(curves: dict[int, Curve], shown: Sequence[int], names: Sequence[s
 
 
 def _class_table(
-    found: Outcomes, curves: dict[int, Curve], names: Sequence[str]
+    outcomes: Outcomes, curves: dict[int, Curve], names: Sequence[str]
 ) -> list[tuple[str, ...]]:
     """Return a row for each class, and their mean."""
-    if found.confusion is None:
+    if outcomes.confusion is None:
         return []
     rows, kept = [], []
-    metrics = precision_recall_f1(found.confusion)
-    support = found.confusion.sum(axis=1)
+    metrics = precision_recall_f1(outcomes.confusion)
+    support = outcomes.confusion.sum(axis=1)
     whole = float(support.sum()) or 1.0
     for k, name in enumerate(names):
         values = [float(column[k]) for column in metrics]
@@ -152,22 +152,22 @@ def _thinned(x: np.ndarray, y: np.ndarray) -> list[tuple[float, float]]:
     return list(zip(x[places].tolist(), y[places].tolist(), strict=True))
 
 
-def number_figures(found: Outcomes) -> tuple[list[Figure], list[str]]:
+def number_figures(outcomes: Outcomes) -> tuple[list[Figure], list[str]]:
     """Return charts of errors and intervals, and notes on them."""
-    residuals, notes = found.residuals, []
+    residuals, notes = outcomes.residuals, []
     if not residuals.rows:
         notes.append(
             "There are no charts of forecasts against labels and of errors: the run was trained by "
             "a version that kept no sums for them"
         )
-    elif residuals.rows < found.rows:
+    elif residuals.rows < outcomes.rows:
         notes.append(f"Forecasts against labels and errors are of the last {residuals.rows:,} rows,"
                      " which a version that keeps them has learned")  # fmt: skip
     figures = _error_figures(residuals) if residuals.rows else []
-    if found.coverage.shares():
-        figures.append(_coverage(found.coverage))
-        whom = f"{found.coverage.rows:,} rows"
-        if found.coverage.rows < found.rows:
+    if outcomes.coverage.shares():
+        figures.append(_coverage(outcomes.coverage))
+        whom = f"{outcomes.coverage.rows:,} rows"
+        if outcomes.coverage.rows < outcomes.rows:
             whom += ", a sample that is denser at the beginning"
         notes.append(f"Intervals are counted over {whom}")
     else:
@@ -205,12 +205,16 @@ def _coverage(coverage: Coverage) -> Figure:
     )
 
 
-def auc_tiles(found: Outcomes, names: Sequence[str]) -> list[tuple[str, str, str, str]]:
+def auc_tiles(outcomes: Outcomes, names: Sequence[str]) -> list[tuple[str, str, str, str]]:
     """Return value, name, baseline's name and value of areas under curves; none where not known."""
-    curves = found.scores.curves()
+    curves = outcomes.scores.curves()
     if not curves:
         return []
-    if set(curves) == {0, 1} and found.scores.sums is not None and found.scores.sums.shape[1] == 1:
+    if (
+        set(curves) == {0, 1}
+        and outcomes.scores.sums is not None
+        and outcomes.scores.sums.shape[1] == 1
+    ):
         curve, of_class = curves[1], f" of {names[1]}" if len(names) == 2 else ""
         return [
             (metric(curve.auc), "ROC AUC", "chance", metric(0.5)),

@@ -78,11 +78,13 @@ def job_tables(facts: Facts) -> dict[str, dict[str, Any]]:
 
 def _given(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters as a job file has them: "none" is None, save for a seed."""
-    given = {name: value for name, value in params.items() if name != "n_jobs"}
-    seed = given.pop("random_state", None)
-    if "class_weight" in given:  # pairs, as labels may be numbers; keys of TOML are texts
-        given["class_weight"] = {label_as_key(label): w for label, w in given["class_weight"]}
-    values = {name: "none" if value is None else value for name, value in given.items()}
+    parameters = {name: value for name, value in params.items() if name != "n_jobs"}
+    seed = parameters.pop("random_state", None)
+    if "class_weight" in parameters:  # pairs, as labels may be numbers; keys of TOML are texts
+        parameters["class_weight"] = {
+            label_as_key(label): w for label, w in parameters["class_weight"]
+        }
+    values = {name: "none" if value is None else value for name, value in parameters.items()}
     return values if seed is None else {**values, "random_state": seed}
 
 

@@ -87,60 +87,63 @@ def overview(facts: Facts) -> Markup:
 
 def _about(facts: Facts) -> list[tuple[str, str]]:
     """Return when and how long was worked on the run, on which data, and by which versions."""
-    found: list[tuple[str, str]] = []
+    rows: list[tuple[str, str]] = []
     if facts.holders:
         n_attempts, began = len(facts.holders), facts.holders[0].began
         if facts.earlier is not None:
             n_attempts, began = facts.earlier.attempts, facts.earlier.began or began
         took = f"{clock(facts.seconds)} of work in {counted(n_attempts, 'attempt')}"
-        found.append(("trained", f"from {_moment(began)} UTC on, {took}"))
+        rows.append(("trained", f"from {_moment(began)} UTC on, {took}"))
     if (ranges := facts.run_json.get("row_parts")) is not None:
         text = in_words(ranges)
         if facts.learned_of_parts is not None:
             text = unmerged_in_words(facts.run_json, facts.learned_of_parts)
-        found.append(("row parts", text))
+        rows.append(("row parts", text))
     schema, plan = facts.schema, facts.plan
     if schema is not None:
         width = counted(schema.n_features, "feature")
         columns = f"{counted(len(schema.columns), 'column')} encoded as {width}"
         files = "" if plan is None else _from_files(plan, facts.files)
-        found.append(("data", f"{counted(facts.n_rows, 'row')} of {columns}{files}"))
+        rows.append(("data", f"{counted(facts.n_rows, 'row')} of {columns}{files}"))
     names, confusion = _class_names(facts), None
     if facts.progressive is not None:
         confusion = facts.progressive.outcomes.confusion
     if names:
-        found.append(("classes", _classes(names, confusion)))
+        rows.append(("classes", _classes(names, confusion)))
     elif schema is not None and schema.target_range is not None:
         low, high = schema.target_range
-        found.append(("target", f"{number(low)} to {number(high)}"))
+        rows.append(("target", f"{number(low)} to {number(high)}"))
     if facts.alerts:
         last = facts.alerts[-1]
         what = f"{last['when']} at row {int(last['row']):,}"
         texts = [f"{counted(len(facts.alerts), 'alert')}, the last {what}"]
         texts += [f"{counted(facts.n_alerts, 'condition')} still true"] if facts.n_alerts else []
-        found.append(("alerts", "; ".join(texts)))
+        rows.append(("alerts", "; ".join(texts)))
     if facts.held_out is not None and facts.held_out.evaluated:
-        found.append(("held out", _held_out(facts, facts.held_out)))
+        rows.append(("held out", _held_out(facts, facts.held_out)))
     if versions := facts.run_json.get("created_by"):
-        found.append(
+        rows.append(
             ("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))
         )
-    return found
+    return rows
 
 
 def _held_out(facts: Facts, record: HeldOutRecord) -> str:
     """Return the loss on held-out rows of the newest checkpoint, and of the best."""
     newest = record.evaluated[-1]
-    shown = [newest, *(one for one in record.evaluated if one.position == facts.best)]
+    shown = [
+        newest,
+        *(checkpoint for checkpoint in record.evaluated if checkpoint.position == facts.best),
+    ]
     texts: list[str] = []
-    for one, what in zip(shown, ("", "the best, "), strict=False):
-        if one is newest and what:
+    for checkpoint, what in zip(shown, ("", "the best, "), strict=False):
+        if checkpoint is newest and what:
             texts[0] += ", the best"
             break
-        value = one.metrics.get(one.loss)
+        value = checkpoint.metrics.get(checkpoint.loss)
         known = "not finite" if value is None else metric(value)
-        loss = one.loss.replace("_", " ")
-        texts.append(f"{what}{loss} {known} at row {one.position:,}")
+        loss = checkpoint.loss.replace("_", " ")
+        texts.append(f"{what}{loss} {known} at row {checkpoint.position:,}")
     return f"{counted(record.n_rows, 'row')}: {'; '.join(texts)}"
 
 
@@ -178,9 +181,9 @@ def _metric_tiles(report: dict[str, Any], delay: str) -> list[Tile]:
             continue
         window = report.get("window", {})
         lines = [
-            (baseline_in_words(baseline), metric(own[name]))
-            for baseline, own in report.get("baselines", {}).items()
-            if name in own
+            (baseline_in_words(baseline), metric(metrics[name]))
+            for baseline, metrics in report.get("baselines", {}).items()
+            if name in metrics
         ]
         if name in window and window["rows"] < report["rows"]:
             lines.append((f"forest, last {window['rows']:,} rows", metric(window[name])))
@@ -252,8 +255,8 @@ def _metrics_table(report: dict[str, Any]) -> tuple[list[str], list[tuple[str, .
     return head, rows
 
 
-def _value(found: float | None) -> str:
-    return "" if found is None else metric(found)
+def _value(value: float | None) -> str:
+    return "" if value is None else metric(value)
 
 
 _AGE_GROUPS = (2, 2, 2, 2, 3)  # octaves put together, from the youngest on: fewer colours
@@ -261,11 +264,11 @@ _AGE_GROUPS = (2, 2, 2, 2, 3)  # octaves put together, from the youngest on: few
 
 def _ages(facts: Facts, report: dict[str, Any]) -> list[Figure]:
     """Return a picture of how far back a forest that follows the stream looks."""
-    found = report.get("ages", [])
-    if len(found) < 2:
+    points_there = report.get("ages", [])
+    if len(points_there) < 2:
         return []
-    others = others_of(facts.run_json["parameters"])
-    n_octaves = len(found[0]["shares"]) - 1 - len(others)
+    other_names = others_of(facts.run_json["parameters"])
+    n_octaves = len(points_there[0]["shares"]) - 1 - len(other_names)
     starts = [sum(_AGE_GROUPS[:i]) for i in range(len(_AGE_GROUPS))]
     groups = [
         range(first, min(first + size, n_octaves))
@@ -274,7 +277,7 @@ def _ages(facts: Facts, report: dict[str, Any]) -> list[Figure]:
     ]
     groups[-1] = range(groups[-1].start, n_octaves)
     names = [span_of_ages(group.start, group.stop) for group in groups]
-    names += [FOREVER, *others]
+    names += [FOREVER, *other_names]
     points = [
         (
             float(point["rows"]),
@@ -284,7 +287,7 @@ def _ages(facts: Facts, report: dict[str, Any]) -> list[Figure]:
                 *point["shares"][1 + n_octaves :],
             ],
         )
-        for point in found
+        for point in points_there
     ]
     chart = area_chart(names, points, "rows", short)
     return [
@@ -372,33 +375,33 @@ def outcomes(facts: Facts) -> Markup:
     is_density, progressive = _is_density(facts), facts.progressive
     if facts.manifest is None and not is_density:
         return Markup()
-    found = None if progressive is None else progressive.outcomes
-    if is_density or progressive is None or found is None or not found.rows:
+    sums = None if progressive is None else progressive.outcomes
+    if is_density or progressive is None or sums is None or not sums.rows:
         return render("outcomes.html", is_density=is_density, figures=[])
     bias, classes, table = None, _class_names(facts), []
-    if found.reliability is not None:
-        n_classes = 2 if found.confusion is None else len(found.confusion)
-        of_classes = class_figures(found, classes or [str(k) for k in range(n_classes)])
-        figures = [*of_classes.figures, *_sureness(facts, found)]
+    if sums.reliability is not None:
+        n_classes = 2 if sums.confusion is None else len(sums.confusion)
+        of_classes = class_figures(sums, classes or [str(k) for k in range(n_classes)])
+        figures = [*of_classes.figures, *_sureness(facts, sums)]
         table, notes = of_classes.table, of_classes.notes
     else:
-        whole, total = found.bias
+        whole, total = sums.bias
         bias = metric(total / whole)
-        line = Line("share of rows", found.rising_shares())
+        line = Line("share of rows", sums.rising_shares())
         chart = line_chart([line], "size of the error", number, percent, from_zero=True, log_x=True)
         of_rows = Figure("Rows with an error of at most this size", chart)
-        figures, notes = number_figures(found)
-        figures = [*figures[:2], of_rows, *figures[2:]] if found.residuals.rows else [
+        figures, notes = number_figures(sums)
+        figures = [*figures[:2], of_rows, *figures[2:]] if sums.residuals.rows else [
             of_rows, *figures
         ]  # fmt: skip
     return render(
         "outcomes.html",
         is_density=False,
         figures=figures,
-        rows=found.rows,
+        rows=sums.rows,
         how=progressive.in_words,
         delay=progressive.delay_in_words,
-        is_partial=found.rows < progressive.rows,
+        is_partial=sums.rows < progressive.rows,
         bias=bias,
         calibrated=facts.calibrated,
         head=CLASS_HEAD,
@@ -407,12 +410,12 @@ def outcomes(facts: Facts) -> Markup:
     )
 
 
-def _sureness(facts: Facts, found: Any) -> list[Figure]:
+def _sureness(facts: Facts, sums: Any) -> list[Figure]:
     """Return reliability, shares of rows by how sure forecasts are, and confusion."""
-    report = found.reliability.report()
+    report = sums.reliability.report()
     bins = report["reliability"]
     lines = [
-        Line("right", found.reliability.points()),
+        Line("right", sums.reliability.points()),
         Line("calibrated", [(0.0, 0.0), (1.0, 1.0)], is_dashed=True),
     ]  # fmt: skip
     chart = line_chart(lines, "how sure", percent, percent, ends=(0.0, 1.0))
@@ -423,9 +426,9 @@ def _sureness(facts: Facts, found: Any) -> list[Figure]:
         Figure("Share of the rows, by how sure", bar_chart(
             [(f"{b['above']:.0%} to {b['up_to']:.0%}", b["share"]) for b in bins], percent)),
     ]  # fmt: skip
-    if found.confusion is not None:
-        names = _class_names(facts) or [str(number) for number in range(len(found.confusion))]
-        shares = matrix_chart(names, found.confusion.tolist())
+    if sums.confusion is not None:
+        names = _class_names(facts) or [str(number) for number in range(len(sums.confusion))]
+        shares = matrix_chart(names, sums.confusion.tolist())
         figures.append(Figure("Labels (rows) and predictions (columns), shares of a row", shares))
     return figures
 
@@ -515,7 +518,7 @@ def work(facts: Facts) -> Markup:
         if points:
             chart = line_chart([Line(name, points)], "rows learned", short, shown, from_zero=True)
             figures.append(Figure(f"{name} at checkpoints", chart))
-    attempts = [_attempt_row(number, one) for number, one in enumerate(facts.holders, 1)]
+    attempts = [_attempt_row(number, holder) for number, holder in enumerate(facts.holders, 1)]
     return render("work.html", figures=figures + _over_time(facts), attempts=attempts)
 
 
