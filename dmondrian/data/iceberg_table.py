@@ -105,11 +105,11 @@ def open_iceberg(location: str, snapshot: int | None = None) -> IcebergTable:
             table: Any = load_catalog(named["catalog"]).load_table(named["table"])
         else:
             table = StaticTable.from_metadata(location)
-        current = table.current_snapshot() if snapshot is None else table.snapshot_by_id(snapshot)
-        if current is None and snapshot is not None:
+        found = table.current_snapshot() if snapshot is None else table.snapshot_by_id(snapshot)
+        if found is None and snapshot is not None:
             raise DataError(f"the Iceberg table {location} has no snapshot {snapshot}")
         _refuse_renamed(location, table)
-        files = live_files(table, current)
+        files = live_files(table, found)
     except DataError:
         raise
     except ValidationError as error:
@@ -119,9 +119,9 @@ def open_iceberg(location: str, snapshot: int | None = None) -> IcebergTable:
         ) from error
     except (NoSuchTableError, OSError, ValueError, LookupError) as error:
         raise DataError(f"cannot read the Iceberg table {location}: {error}") from error
-    version = NO_SNAPSHOT if current is None else int(current.snapshot_id)
+    version = NO_SNAPSHOT if found is None else int(found.snapshot_id)
     state = TableState(location, str(table.metadata.table_uuid), version)
-    columns, elsewhere = _columns(table, None if snapshot is None else current)
+    columns, elsewhere = _columns(table, None if snapshot is None else found)
     return IcebergTable(state, table, files, tuple(columns), tuple(elsewhere))
 
 

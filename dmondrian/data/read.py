@@ -358,18 +358,18 @@ def check_unchanged(block: Block) -> None:
     PlanError
     """
     try:
-        now = stat_uri(block.uri)
+        found = stat_uri(block.uri)
     except OSError as error:
         raise PlanError(f"cannot look at {block.uri}, a file of the plan: {error}") from error
-    if now is None:
+    if found is None:
         raise PlanError(
             f"{block.uri} is part of the plan but is no longer there: put it back, or start a new "
             "run; if the data moved, train the run again with a job that names where they are now"
         )
-    if not now.is_same(block.size, block.stamp, is_local(block.uri)):
+    if not found.is_same(block.size, block.stamp, is_local(block.uri)):
         raise PlanError(
             f"{block.uri} changed since the plan was made: expected {block.size} bytes stamped "
-            f"{block.stamp}, got {now.size} bytes stamped {now.stamp}; put the file back, or "
+            f"{block.stamp}, got {found.size} bytes stamped {found.stamp}; put the file back, or "
             "start a new run"
         )
 

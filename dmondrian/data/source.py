@@ -243,14 +243,12 @@ def is_local(uri: str) -> bool:
 
 def _web_file(location: str) -> SourceFile:
     try:
-        size_and_stamp = stat_web(location)
+        found = stat_web(location)
     except OSError as error:
         raise DataError(f"cannot read {location}: {error}") from error
-    if size_and_stamp is None:
+    if found is None:
         raise NoFilesError(f"expected a Parquet file at {location}, but nothing is there")
-    return SourceFile(
-        location, size_and_stamp[0], size_and_stamp[1], _partition(urlsplit(location).path)
-    )
+    return SourceFile(location, found[0], found[1], _partition(urlsplit(location).path))
 
 
 def _expand(
@@ -269,8 +267,8 @@ def _expand(
         if info.type == fs.FileType.Directory:
             return location, files_below(filesystem, path, uri_of, notes, lost)
         if GLOB.search(path):
-            if infos := files_matching(filesystem, path, uri_of, notes, is_emptied):
-                return location, infos
+            if found := files_matching(filesystem, path, uri_of, notes, is_emptied):
+                return location, found
             raise NoFilesError(f"no file matches {location}: expected at least one Parquet file")
     except OSError as error:
         advice = advice_on_answer(str(error), location)

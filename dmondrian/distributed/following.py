@@ -252,19 +252,19 @@ def follow(
         "row_parts": row_parts,
     }
     newest, before = None, None
-    with ExitStack() as stack, Interrupts() as interrupts:
+    with ExitStack() as stack, Interrupts() as asked:
         metrics = serve_metrics(stack, metrics_port, metrics_host)
         options = replace(options, metrics=metrics)
         connect = Connection(stack, client, n_workers, threads)
 
         def is_asked() -> bool:
-            return interrupts.is_requested
+            return asked.is_requested
 
         def connect_unless_asked() -> Client:
-            connection = connect()
+            found = connect()
             if is_asked():
                 raise KeyboardInterrupt("asked to end before rows were learned")
-            return connection
+            return found
 
         @contextmanager
         def scored_first() -> Iterator[None]:
@@ -318,15 +318,13 @@ def follow(
                         raise
                     _log.info("%s", error)
                     before = now
-                    _wait(interrupts, interval)
+                    _wait(asked, interval)
                     continue
                 if is_asked():
                     break
                 try:
                     with scored_first(), _about_joined(joining), about_batches(batches):
-                        trained = bring_to_end(
-                            opened, plan, options, connect_unless_asked, held_out
-                        )
+                        found = bring_to_end(opened, plan, options, connect_unless_asked, held_out)
                 except FencedError as error:
                     raise FencedError(f"{error}. {ONE_ALONE}") from error
                 if len(opened.manifests()) > keep:
@@ -337,18 +335,18 @@ def follow(
                     joining.drop(_learned_for_good(opened, plan))
                 if (lagged := lags_of_run(opened)) is not None:
                     lagged.drop_rows(safe_position(opened))
-                newest, before, options = trained, now, replace(options, listener=None)
-                is_exported = is_exported and not trained.summary["rows"]
-                if metrics is not None and not trained.summary["rows"]:
+                newest, before, options = found, now, replace(options, listener=None)
+                is_exported = is_exported and not found.summary["rows"]
+                if metrics is not None and not found.summary["rows"]:
                     metrics.data_learned(None)
-                if trained.summary["rows"]:
+                if found.summary["rows"]:
                     seconds = time.monotonic() - began
                     lag = None if now.newest is None else max(0.0, time.time() - now.newest)
-                    n_rows = trained.plan.n_rows
+                    n_rows = found.plan.n_rows
                     _look_at_lag(options, lag, n_rows, url)
                     free_memory()  # an attempt's parts refer to each other, and many have the plan
                     if on_learned is not None:
-                        on_learned(Learned(trained.summary["rows"], n_rows, seconds, lag, trained))
+                        on_learned(Learned(found.summary["rows"], n_rows, seconds, lag, found))
             if exports and not is_exported and not is_asked() and _has_model(url):
                 _export(url, exports)
                 is_exported = True
@@ -357,7 +355,7 @@ def follow(
             if once or (batches is not None and batches.is_over and not n_taken):
                 break
             if not n_taken:
-                _wait(interrupts, interval)
+                _wait(asked, interval)
     return newest
 
 
@@ -375,10 +373,10 @@ def _joining(
     data: Any, labels: Mapping[str, Any], target: Any, plan_options: Mapping[str, Any]
 ) -> LabelJoin:
     """Return what joins rows with their labels."""
-    names = set(labels)
-    if not {"data", "key", "out"} <= names <= {"data", "key", "out", "rows"}:
+    given = set(labels)
+    if not {"data", "key", "out"} <= given <= {"data", "key", "out", "rows"}:
         raise ParameterError(
-            f"labels has {', '.join(map(repr, sorted(names))) or 'nothing'}; expected 'data', "
+            f"labels has {', '.join(map(repr, sorted(given))) or 'nothing'}; expected 'data', "
             "'key' and 'out', and 'rows' if it is wanted"
         )
     check_paths(labels["data"], IN_MEMORY)
@@ -476,10 +474,10 @@ def _has_model(url: str) -> bool:
         return False
 
 
-def _wait(interrupts: Interrupts, seconds: float) -> None:
+def _wait(asked: Interrupts, seconds: float) -> None:
     """Wait for some seconds, or until asked to end."""
     end = time.monotonic() + seconds
-    while not interrupts.is_requested and (left := end - time.monotonic()) > 0:
+    while not asked.is_requested and (left := end - time.monotonic()) > 0:
         time.sleep(min(_TICK, left))
 
 
