@@ -28,7 +28,7 @@ require("river", "river", "the interface of river")
 from river import base  # noqa: E402 - after the error that names the extra
 
 
-class _OneByOne:
+class _RiverModel:
     """Common part of models for river: names of features, and rows of numbers."""
 
     def __init__(self, estimator: Any, missing: float = 0.0) -> None:
@@ -82,7 +82,7 @@ class _OneByOne:
         return row
 
 
-class RiverClassifier(_OneByOne, base.Classifier):
+class RiverClassifier(_RiverModel, base.Classifier):
     """A classifier of this package with river's interface.
 
     Parameters
@@ -197,7 +197,7 @@ class RiverClassifier(_OneByOne, base.Classifier):
         return dict(zip(self._labels, (proba / proba.sum()).tolist(), strict=True))
 
 
-class RiverRegressor(_OneByOne, base.Regressor):
+class RiverRegressor(_RiverModel, base.Regressor):
     """A regressor of this package with river's interface.
 
     Parameters

@@ -33,7 +33,7 @@ from benchmarks.pages import Number, Page, publish, range_of
 from benchmarks.records import RESULTS, Records, table
 from dmondrian import AMFClassifier
 from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.boosting.boosted_stream import growing_of
+from dmondrian.boosting.boosted_stream import settings_of
 from dmondrian.tree.box_encoding import read_only
 
 SETS = ["adult", "bank", "satimage", "covtype"]
@@ -60,7 +60,7 @@ def following(dataset: Dataset) -> Ask:
 
 def boosted(dataset: Dataset) -> tuple[BoostedSet, int, int]:
     """Return a set fitted to the training rows, its rounds and leaves."""
-    its = growing_of(dataset.n_classes)
+    its = settings_of(dataset.n_classes)
     y, w = dataset.y_train.astype(np.float64), np.ones(len(dataset.y_train))
     made = BoostedSet.fit(dataset.X_train, read_only(y), read_only(w), dataset.n_classes, its)
     return made, made.n_rounds, its.n_leaves

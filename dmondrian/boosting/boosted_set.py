@@ -19,16 +19,16 @@ import numpy as np
 
 from dmondrian.boosting.boosting_kernels import (
     SUM_BITS,
-    Binned,
-    Growing,
+    BinnedRows,
+    BoostingSettings,
+    FitBuffers,
     LogLoss,
-    Space,
     SquaredLoss,
     Trees,
     answer_numbers,
     answer_rows,
     fit_rounds,
-    make_ways,
+    make_path_buffers,
     sum_losses,
 )
 from dmondrian.boosting.column_bins import column_bins
@@ -75,7 +75,7 @@ class BoostedSet:
         y: np.ndarray,
         w: np.ndarray,
         n_classes: int,
-        growing: Growing,
+        settings: BoostingSettings,
         monotone: Sequence[int] = (),
     ) -> BoostedSet:
         """Return a set fitted to rows.
@@ -89,13 +89,13 @@ class BoostedSet:
             Weights > 0.
         n_classes : int
             K > 1; 0 for numbers.
-        growing : Growing
+        settings : BoostingSettings
         monotone : sequence of int
             1 or -1 for each column with which answers rise or fall (of two classes, the log odds of
             the second), 0 for others; none of more classes.
         """
         if not n_classes:
-            return cls._of_numbers(X, y, w, growing, monotone)
+            return cls._of_numbers(X, y, w, settings, monotone)
         labels = y.astype(np.int64)
         totals = np.zeros(n_classes)
         np.add.at(totals, labels, w)  # in the order of rows
@@ -106,7 +106,7 @@ class BoostedSet:
         if n_classes == 2:
             first = np.array([0.0, first[1] - first[0]])
             outputs = outputs[1:]
-        trees = _grown(X, labels, w, outputs, first, LogLoss(n_classes), 1.0, growing, monotone)
+        trees = _grown(X, labels, w, outputs, first, LogLoss(n_classes), 1.0, settings, monotone)
         return cls(trees, first)
 
     @classmethod
@@ -115,7 +115,7 @@ class BoostedSet:
         X: np.ndarray,
         y: np.ndarray,
         w: np.ndarray,
-        growing: Growing,
+        settings: BoostingSettings,
         monotone: Sequence[int],
     ) -> BoostedSet:
         """Return a set fitted to numbers, whose trees answer them in units of a power of two."""
@@ -126,7 +126,9 @@ class BoostedSet:
         scale = math.ldexp(1.0, max(math.frexp(farthest)[1], _LEAST_EXPONENT))
         outputs = np.zeros(int(farthest > 0.0), np.int64)
         start, loss = np.zeros(1), SquaredLoss(_LARGEST_ERROR)
-        trees = _grown(X, apart / scale, w, outputs, start, loss, _LARGEST_ERROR, growing, monotone)
+        trees = _grown(
+            X, apart / scale, w, outputs, start, loss, _LARGEST_ERROR, settings, monotone
+        )
         return cls(trees, np.array([center]), scale)
 
     @property
@@ -171,8 +173,8 @@ class BoostedSet:
             labels = y.astype(np.int64)
         judging = LabelledRows(read_only(X), labels, read_only(w))
         scores = np.empty((_ROWS_JUDGED, len(first)))
-        ways = make_ways(self.trees)
-        sum_losses(loss, self.trees, marks, first, judging, ways, scores, losses)
+        path_buffers = make_path_buffers(self.trees)
+        sum_losses(loss, self.trees, marks, first, judging, path_buffers, scores, losses)
         return losses
 
     def answer(self, X: np.ndarray) -> np.ndarray:
@@ -180,12 +182,15 @@ class BoostedSet:
 
         Probabilities of classes, float64 [n, K], or means of numbers, float64 [n, 1].
         """
-        out, ways = np.empty((len(X), len(self.first_scores))), make_ways(self.trees)
+        out, path_buffers = (
+            np.empty((len(X), len(self.first_scores))),
+            make_path_buffers(self.trees),
+        )
         if self.is_regression:
             center = float(self.first_scores[0])
-            answer_numbers(self.trees, center, self.scale, read_only(X), ways, out)
+            answer_numbers(self.trees, center, self.scale, read_only(X), path_buffers, out)
             return out
-        answer_rows(self.trees, self.first_scores, read_only(X), ways, out)
+        answer_rows(self.trees, self.first_scores, read_only(X), path_buffers, out)
         return out
 
     def to_json(self) -> dict[str, Any]:
@@ -195,7 +200,9 @@ class BoostedSet:
         return parts | ({"scale": self.scale} if self.is_regression else {})
 
     @classmethod
-    def from_json(cls, stored: Any, d: int, n_classes: int, growing: Growing) -> BoostedSet:
+    def from_json(
+        cls, stored: Any, d: int, n_classes: int, settings: BoostingSettings
+    ) -> BoostedSet:
         """Return the set of :meth:`to_json`, every number checked.
 
         Raises
@@ -205,10 +212,10 @@ class BoostedSet:
         """
         names = {*Trees._fields, "n", "first_scores"} | ({"scale"} if not n_classes else set())
         n = stored.get("n") if isinstance(stored, dict) and set(stored) == names else None
-        most = growing.n_rounds * max(n_classes, 1)
+        most = settings.n_rounds * max(n_classes, 1)
         if type(n) is not int or not 0 <= n <= most:
             raise CorruptError(f"a boosted set should have 0 to {most} trees: {str(stored)[:80]}")
-        shapes = _empty_trees(np.zeros(n, np.int64), growing.n_leaves)
+        shapes = _empty_trees(np.zeros(n, np.int64), settings.n_leaves)
         trees = Trees(
             *(
                 unpacked(stored[name], part.shape, part.dtype)
@@ -238,14 +245,14 @@ def _grown(
     first: np.ndarray,
     loss: LogLoss | SquaredLoss,
     largest: float,
-    growing: Growing,
+    settings: BoostingSettings,
     monotone: Sequence[int],
 ) -> Trees:
     """Return trees fitted to rows, round by round, until one has no split.
 
     Parameters
     ----------
-    X, w, growing, monotone
+    X, w, settings, monotone
         As in :meth:`BoostedSet.fit`.
     y : int64 [n] or float64 [n]
         Classes, or numbers in [-1, 1].
@@ -262,11 +269,11 @@ def _grown(
     exponent = min(SUM_BITS - math.frexp(total)[1], _LARGEST_EXPONENT)
     directions = read_only(np.array(monotone, np.int8))
     unit, per_unit = math.ldexp(1.0, -exponent), math.ldexp(1.0, exponent)
-    binned = Binned(*bins, directions, y, read_only(w), unit, per_unit)
-    trees = _empty_trees(np.tile(outputs, growing.n_rounds), growing.n_leaves)
-    space = _space(n, growing.n_leaves, len(bins.ends))
+    binned = BinnedRows(*bins, directions, y, read_only(w), unit, per_unit)
+    trees = _empty_trees(np.tile(outputs, settings.n_rounds), settings.n_leaves)
+    buffers = _fit_buffers(n, settings.n_leaves, len(bins.ends))
     scores = np.tile(first, (n, 1))
-    n_trees = fit_rounds(growing, loss, binned, outputs, scores, trees, space) * len(outputs)
+    n_trees = fit_rounds(settings, loss, binned, outputs, scores, trees, buffers) * len(outputs)
     return Trees(*(np.ascontiguousarray(part[:n_trees]) for part in trees))
 
 
@@ -301,13 +308,13 @@ def _empty_trees(outputs: np.ndarray, n_leaves: int) -> Trees:
     )
 
 
-def _space(n: int, n_leaves: int, n_bins: int) -> Space:
+def _fit_buffers(n: int, n_leaves: int, n_bins: int) -> FitBuffers:
     """Return scratch of a fit."""
 
     def numbers(*shape: int) -> np.ndarray:
         return np.empty(shape, np.int64)
 
-    return Space(
+    return FitBuffers(
         rows=numbers(n),
         aside=numbers(n),
         gradients=numbers(n),

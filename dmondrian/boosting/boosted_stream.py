@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.boosting.boosting_kernels import Growing
+from dmondrian.boosting.boosting_kernels import BoostingSettings
 from dmondrian.boosting.found_rounds import rounds_after
 from dmondrian.boosting.kept_rows import MOST_NEWEST, KeptRows, n_newest_of
 from dmondrian.boosting.near_labels import near_labels
@@ -37,7 +37,7 @@ GetOrFit = Callable[[int, Callable[[], BoostedSet]], BoostedSet]
 """Returns the set born before a row of this number: one that is kept, or what the function fits."""
 _ROUNDS, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE = 60, 15, 0.2, 1.0, 5, 1e-3
 _LARGEST_STEP = 10.0  # log odds
-_OF_NUMBERS = Growing(
+_OF_NUMBERS = BoostingSettings(
     n_rounds=100, n_leaves=15, rate=0.15, l2=1.0, least_rows=20, least_curvature=0.0,
     largest_step=2.0,
 )  # fmt: skip
@@ -51,20 +51,22 @@ AS_THEY_CAME, CLIPPED, ROUNDS_FOUND = 1, 2, 3
 _NEWEST_BEFORE = 8192  # rows that earlier versions kept; of wide rows half is the longest life
 
 
-def growing_of(n_classes: int) -> Growing:
+def settings_of(n_classes: int) -> BoostingSettings:
     """Return how the trees of sets grow, those of the first set if rounds are found."""
     if not n_classes:
         return _OF_NUMBERS
     n_rounds = _ROUNDS
     if n_classes >= _MANY:
         n_rounds = max(_LEAST_ROUNDS, min(_ROUNDS_OF_MANY, _MOST_TREES // n_classes))
-    return Growing(n_rounds, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE, _LARGEST_STEP)
+    return BoostingSettings(
+        n_rounds, _LEAVES, _RATE, _L2, _LEAST_ROWS, _LEAST_CURVATURE, _LARGEST_STEP
+    )
 
 
 def most_rounds_of(n_classes: int, d: int) -> int:
     """Return how many rounds a set of ``d`` columns has at most, where they are found."""
     n_trees = _MOST_FOUND * _WIDE // max(d, _WIDE)
-    return max(growing_of(n_classes).n_rounds, min(_MOST_ROUNDS, n_trees // max(n_classes, 1)))
+    return max(settings_of(n_classes).n_rounds, min(_MOST_ROUNDS, n_trees // max(n_classes, 1)))
 
 
 def next_birth(position: int, longest_life: int = MOST_NEWEST // 2) -> int:
@@ -115,7 +117,7 @@ class BoostedStream:
         fitting: int = ROUNDS_FOUND,
         monotone: Sequence[int] = (),
     ) -> None:
-        self._d, self._n_classes, self._growing = d, n_classes, growing_of(n_classes)
+        self._d, self._n_classes, self._settings = d, n_classes, settings_of(n_classes)
         self.newest: BoostedSet | None = None
         self.get_or_fit: GetOrFit = _fit_always
         self.fitting, self._monotone = fitting, monotone
@@ -169,18 +171,18 @@ class BoostedStream:
 
     def _fit(self) -> BoostedSet:
         """Return a set fitted to the rows kept now."""
-        rows, growing = self._kept.rows(), self._growing
+        rows, settings = self._kept.rows(), self._settings
         is_clipped = self.fitting >= CLIPPED and not self._n_classes
         y = near_labels(rows.y) if is_clipped else rows.y
         if self.fitting >= ROUNDS_FOUND and self.newest is not None:
             birth = self._kept.position
             n_since = birth - previous_birth(birth, self._longest_life)  # the set is no younger
             since = self._kept.newest(n_since)
-            least = growing.n_rounds if self._n_classes else _LEAST_OF_NUMBERS
+            least = settings.n_rounds if self._n_classes else _LEAST_OF_NUMBERS
             most = most_rounds_of(self._n_classes, self._d)
             n_rounds = rounds_after(self.newest, since, least, most)
-            growing = growing if n_rounds is None else growing._replace(n_rounds=n_rounds)
-        return BoostedSet.fit(rows.X, y, rows.w, self._n_classes, growing, self._monotone)
+            settings = settings if n_rounds is None else settings._replace(n_rounds=n_rounds)
+        return BoostedSet.fit(rows.X, y, rows.w, self._n_classes, settings, self._monotone)
 
     def kept_rows(self) -> LabelledRows:
         """Return the rows that are kept for the next sets."""
@@ -217,7 +219,7 @@ class BoostedStream:
             )
         self._kept.load_json(stored["kept"], position, self._n_classes)
         if has_set:
-            most = self._growing
+            most = self._settings
             if self.fitting >= ROUNDS_FOUND:
                 most = most._replace(n_rounds=most_rounds_of(self._n_classes, self._d))
             self.newest = BoostedSet.from_json(stored["set"], self._d, self._n_classes, most)

@@ -41,8 +41,8 @@ MOST_ROWS = int(_ROWS)
 """Rows that a set can be fitted to."""
 
 
-class Growing(NamedTuple):
-    """How trees grow."""
+class BoostingSettings(NamedTuple):
+    """Settings of the trees of a boosted set."""
 
     n_rounds: int
     n_leaves: int
@@ -53,7 +53,7 @@ class Growing(NamedTuple):
     largest_step: float  # of a leaf's best answer
 
 
-class Binned(NamedTuple):
+class BinnedRows(NamedTuple):
     """Rows in bins, with labels; see :class:`dmondrian.boosting.column_bins.ColumnBins`."""
 
     of_rows: np.ndarray  # uint8 [d, n]
@@ -96,8 +96,8 @@ class SquaredLoss(NamedTuple):
     largest: float  # error that counts
 
 
-class Space(NamedTuple):
-    """Scratch of a fit."""
+class FitBuffers(NamedTuple):
+    """Memory that a fit computes in."""
 
     rows: np.ndarray  # int64 [n], by leaf
     aside: np.ndarray  # int64 [n]
@@ -122,12 +122,12 @@ def whole(value, per_unit):
 
 
 @hook
-def begin_round(loss, scores, space):
+def begin_round(loss, scores, buffers):
     """Write what all outputs of a round need of the scores."""
 
 
 @hook
-def write_gradients(loss, binned, scores, output, space):
+def write_gradients(loss, binned, scores, output, buffers):
     """Write gradients and second derivatives of the loss by the score of one output. O(n)."""
 
 
@@ -159,7 +159,7 @@ def squared_loss_of_row(loss, scores, label):
 
 
 @implements(begin_round, LogLoss)
-def write_totals(loss, scores, space):
+def write_totals(loss, scores, buffers):
     """Write the largest score of each row, and the sum of exponentials of scores less it."""
     if loss.n_classes == 2:
         return
@@ -169,11 +169,11 @@ def write_totals(loss, scores, space):
             top = max(top, scores[r, c])
         for c in range(scores.shape[1]):
             total += exp(scores[r, c] - top)
-        space.tops[r], space.totals[r] = top, total
+        buffers.tops[r], buffers.totals[r] = top, total
 
 
 @implements(write_gradients, LogLoss)
-def write_log_loss(loss, binned, scores, output, space):
+def write_log_loss(loss, binned, scores, output, buffers):
     """Write those of a class."""
     factor = loss.n_classes / (loss.n_classes - 1.0)  # the scores of K classes have one too many
     for r in range(binned.y.shape[0]):
@@ -182,38 +182,38 @@ def write_log_loss(loss, binned, scores, output, space):
             p = 1.0 / (1.0 + exp(-scores[r, 1]))
             curvature = p * (1.0 - p)
         else:
-            p = exp(scores[r, output] - space.tops[r]) / space.totals[r]
+            p = exp(scores[r, output] - buffers.tops[r]) / buffers.totals[r]
             curvature = p * (1.0 - p) * factor
         gradient = p - 1.0 if binned.y[r] == output else p
-        space.gradients[r] = whole(w * gradient, binned.per_unit)
-        space.curvatures[r] = (whole(w * curvature, binned.per_unit) << _ROW_BITS) + 1
+        buffers.gradients[r] = whole(w * gradient, binned.per_unit)
+        buffers.curvatures[r] = (whole(w * curvature, binned.per_unit) << _ROW_BITS) + 1
 
 
 @implements(begin_round, SquaredLoss)
-def write_nothing(loss, scores, space):
-    """Numbers have one output."""
+def write_nothing(loss, scores, buffers):
+    """Do nothing: numbers have one output."""
 
 
 @implements(write_gradients, SquaredLoss)
-def write_errors(loss, binned, scores, output, space):
+def write_errors(loss, binned, scores, output, buffers):
     """Write errors, bounded, and weights."""
     for r in range(binned.y.shape[0]):
         w, error = binned.w[r], scores[r, output] - binned.y[r]
         error = max(-loss.largest, min(loss.largest, error))
-        space.gradients[r] = whole(w * error, binned.per_unit)
-        space.curvatures[r] = (whole(w, binned.per_unit) << _ROW_BITS) + 1
+        buffers.gradients[r] = whole(w * error, binned.per_unit)
+        buffers.curvatures[r] = (whole(w, binned.per_unit) << _ROW_BITS) + 1
 
 
 @inline
-def write_histogram(binned, space, leaf):
+def write_histogram(binned, buffers, leaf):
     """Write what the rows of a leaf add up to in each bin. O(entries of rows + B)."""
-    histograms, start = space.histograms, space.starts[leaf]
+    histograms, start = buffers.histograms, buffers.starts[leaf]
     for b in range(histograms.shape[1]):
         histograms[leaf, b, 0] = 0
         histograms[leaf, b, 1] = 0
-    for i in range(space.counts[leaf]):
-        r = space.rows[start + i]
-        g, h = space.gradients[r], space.curvatures[r]
+    for i in range(buffers.counts[leaf]):
+        r = buffers.rows[start + i]
+        g, h = buffers.gradients[r], buffers.curvatures[r]
         for k in range(binned.rows_at[r], binned.rows_at[r + 1]):
             b = binned.entries[k]
             histograms[leaf, b, 0] += g
@@ -222,7 +222,7 @@ def write_histogram(binned, space, leaf):
         usual = binned.usual[j]
         if usual < 0:
             continue
-        g, h = space.sums[leaf, 0], space.sums[leaf, 1]
+        g, h = buffers.sums[leaf, 0], buffers.sums[leaf, 1]
         for b in range(binned.starts[j], binned.starts[j + 1]):
             g -= histograms[leaf, b, 0]
             h -= histograms[leaf, b, 1]
@@ -248,30 +248,30 @@ def swap_histograms(histograms, leaf_a, leaf_b):
 
 
 @inline
-def bounded_answer(growing, g, h, bounds):
+def bounded_answer(settings, g, h, bounds):
     """Return what a leaf of these sums answers best within bounds, before its rate."""
-    return max(bounds[0], min(bounds[1], -g / (h + growing.l2)))
+    return max(bounds[0], min(bounds[1], -g / (h + settings.l2)))
 
 
 @inline
-def gain_of(growing, g, h, answer):
+def gain_of(settings, g, h, answer):
     """Return what an answer gains, twice the loss that it takes from a leaf of these sums."""
-    return -answer * (2.0 * g + (h + growing.l2) * answer)
+    return -answer * (2.0 * g + (h + settings.l2) * answer)
 
 
 @inline
-def find_split(growing, binned, space, leaf):
+def find_split(settings, binned, buffers, leaf):
     """Write the best split of a leaf, and its gain, 0 for none. O(B)."""
-    histograms, unit, l2 = space.histograms, binned.unit, growing.l2
-    n, all_g, all_h = space.counts[leaf], space.sums[leaf, 0], space.sums[leaf, 1]
+    histograms, unit, l2 = buffers.histograms, binned.unit, settings.l2
+    n, all_g, all_h = buffers.counts[leaf], buffers.sums[leaf, 0], buffers.sums[leaf, 1]
     g, h = all_g * unit, (all_h >> _ROW_BITS) * unit
     gain_unsplit, bounds, is_bounded = (
         g * g / (h + l2),
-        space.bounds[leaf],
+        buffers.bounds[leaf],
         binned.monotone.shape[0] > 0,
     )
     if is_bounded:
-        gain_unsplit = gain_of(growing, g, h, bounded_answer(growing, g, h, bounds))
+        gain_unsplit = gain_of(settings, g, h, bounded_answer(settings, g, h, bounds))
     best, column, bin_ = 0.0, np.int64(0), np.int64(0)
     for j in range(binned.of_rows.shape[0]):
         first, last = binned.starts[j], binned.starts[j + 1] - 1
@@ -283,171 +283,176 @@ def find_split(growing, binned, space, leaf):
             left_g += histograms[leaf, b, 0]
             left_h += here
             left_n = left_h & _ROWS
-            if n - left_n < growing.least_rows:
+            if n - left_n < settings.least_rows:
                 break
             low = (left_h >> _ROW_BITS) * unit
             high = ((all_h - left_h) >> _ROW_BITS) * unit
-            is_small = left_n < growing.least_rows or low < growing.least_curvature
-            if is_small or high < growing.least_curvature:
+            is_small = left_n < settings.least_rows or low < settings.least_curvature
+            if is_small or high < settings.least_curvature:
                 continue
             a, c = left_g * unit, (all_g - left_g) * unit
             gain = a * a / (low + l2) + c * c / (high + l2) - gain_unsplit
             if is_bounded:
-                left = bounded_answer(growing, a, low, bounds)
-                right = bounded_answer(growing, c, high, bounds)
+                left = bounded_answer(settings, a, low, bounds)
+                right = bounded_answer(settings, c, high, bounds)
                 if binned.monotone[j] * (right - left) < 0.0:
                     continue
                 gain = (
-                    gain_of(growing, a, low, left) + gain_of(growing, c, high, right) - gain_unsplit
+                    gain_of(settings, a, low, left)
+                    + gain_of(settings, c, high, right)
+                    - gain_unsplit
                 )
             if gain > best:
                 best, column, bin_ = gain, np.int64(j), b - first
-    space.gains[leaf], space.splits[leaf, 0], space.splits[leaf, 1] = best, column, bin_
+    buffers.gains[leaf], buffers.splits[leaf, 0], buffers.splits[leaf, 1] = best, column, bin_
 
 
 @inline
-def part_rows(binned, space, leaf, new):
+def part_rows(binned, buffers, leaf, new):
     """Move the rows of a leaf that go right to a new leaf, both in their order. O(rows)."""
-    start, n = space.starts[leaf], space.counts[leaf]
-    column, last = space.splits[leaf, 0], space.splits[leaf, 1]
+    start, n = buffers.starts[leaf], buffers.counts[leaf]
+    column, last = buffers.splits[leaf, 0], buffers.splits[leaf, 1]
     n_left, n_right = 0, 0
     g, h = np.int64(0), np.int64(0)
     for i in range(n):
-        r = space.rows[start + i]
+        r = buffers.rows[start + i]
         if np.int64(binned.of_rows[column, r]) <= last:
-            space.rows[start + n_left] = r
+            buffers.rows[start + n_left] = r
             n_left += 1
-            g += space.gradients[r]
-            h += space.curvatures[r]
+            g += buffers.gradients[r]
+            h += buffers.curvatures[r]
         else:
-            space.aside[n_right] = r
+            buffers.aside[n_right] = r
             n_right += 1
     for i in range(n_right):
-        space.rows[start + n_left + i] = space.aside[i]
-    space.counts[leaf], space.starts[new], space.counts[new] = n_left, start + n_left, n_right
-    space.sums[new, 0], space.sums[new, 1] = space.sums[leaf, 0] - g, space.sums[leaf, 1] - h
-    space.sums[leaf, 0], space.sums[leaf, 1] = g, h
+        buffers.rows[start + n_left + i] = buffers.aside[i]
+    buffers.counts[leaf], buffers.starts[new], buffers.counts[new] = n_left, start + n_left, n_right
+    buffers.sums[new, 0], buffers.sums[new, 1] = (
+        buffers.sums[leaf, 0] - g,
+        buffers.sums[leaf, 1] - h,
+    )
+    buffers.sums[leaf, 0], buffers.sums[leaf, 1] = g, h
 
 
 @inline
-def answer_of(growing, binned, space, leaf):
+def answer_of(settings, binned, buffers, leaf):
     """Return what a leaf answers within its bounds, before its rate."""
-    g, h = space.sums[leaf, 0] * binned.unit, (space.sums[leaf, 1] >> _ROW_BITS) * binned.unit
-    return bounded_answer(growing, g, h, space.bounds[leaf])
+    g, h = buffers.sums[leaf, 0] * binned.unit, (buffers.sums[leaf, 1] >> _ROW_BITS) * binned.unit
+    return bounded_answer(settings, g, h, buffers.bounds[leaf])
 
 
 @inline
-def bound_sides(growing, binned, space, leaf, new, direction):
+def bound_sides(settings, binned, buffers, leaf, new, direction):
     """Write the bounds of both sides of a split of ``leaf``, on a column of this direction."""
-    low, high = space.bounds[leaf, 0], space.bounds[leaf, 1]
-    space.bounds[new, 0], space.bounds[new, 1] = low, high
+    low, high = buffers.bounds[leaf, 0], buffers.bounds[leaf, 1]
+    buffers.bounds[new, 0], buffers.bounds[new, 1] = low, high
     if direction == 0:
         return
-    left = answer_of(growing, binned, space, leaf)
-    right = answer_of(growing, binned, space, new)
+    left = answer_of(settings, binned, buffers, leaf)
+    right = answer_of(settings, binned, buffers, new)
     middle, lower = 0.5 * left + 0.5 * right, leaf if direction > 0 else new
-    space.bounds[lower, 1] = middle
-    space.bounds[leaf + new - lower, 0] = middle
+    buffers.bounds[lower, 1] = middle
+    buffers.bounds[leaf + new - lower, 0] = middle
 
 
 @inline
-def grow_tree(growing, binned, trees, t, space):
+def grow_tree(settings, binned, trees, t, buffers):
     """Grow tree number ``t`` to the gradients; return its splits. O(L (d n / 2 + B)) at most."""
     n = binned.y.shape[0]
-    space.starts[0], space.counts[0] = 0, n
-    space.sums[0, 0], space.sums[0, 1] = 0, 0
+    buffers.starts[0], buffers.counts[0] = 0, n
+    buffers.sums[0, 0], buffers.sums[0, 1] = 0, 0
     for r in range(n):
-        space.rows[r] = r
-        space.sums[0, 0] += space.gradients[r]
-        space.sums[0, 1] += space.curvatures[r]
-    space.parents[0, 0], space.parents[0, 1] = -1, 0
-    space.bounds[0, 0], space.bounds[0, 1] = -np.inf, np.inf
-    write_histogram(binned, space, np.int64(0))
-    find_split(growing, binned, space, np.int64(0))
+        buffers.rows[r] = r
+        buffers.sums[0, 0] += buffers.gradients[r]
+        buffers.sums[0, 1] += buffers.curvatures[r]
+    buffers.parents[0, 0], buffers.parents[0, 1] = -1, 0
+    buffers.bounds[0, 0], buffers.bounds[0, 1] = -np.inf, np.inf
+    write_histogram(binned, buffers, np.int64(0))
+    find_split(settings, binned, buffers, np.int64(0))
     n_leaves = 1
-    while n_leaves < growing.n_leaves:
+    while n_leaves < settings.n_leaves:
         leaf = np.int64(0)
         for k in range(1, n_leaves):
-            if space.gains[k] > space.gains[leaf]:
+            if buffers.gains[k] > buffers.gains[leaf]:
                 leaf = np.int64(k)
-        if not space.gains[leaf] > 0.0:
+        if not buffers.gains[leaf] > 0.0:
             break
         split, new = n_leaves - 1, np.int64(n_leaves)
-        column = space.splits[leaf, 0]
+        column = buffers.splits[leaf, 0]
         trees.columns[t, split] = column
-        trees.thresholds[t, split] = binned.ends[binned.starts[column] + space.splits[leaf, 1]]
-        if space.parents[leaf, 0] >= 0:
-            trees.children[t, space.parents[leaf, 0], space.parents[leaf, 1]] = split
+        trees.thresholds[t, split] = binned.ends[binned.starts[column] + buffers.splits[leaf, 1]]
+        if buffers.parents[leaf, 0] >= 0:
+            trees.children[t, buffers.parents[leaf, 0], buffers.parents[leaf, 1]] = split
         trees.children[t, split, 0], trees.children[t, split, 1] = -1 - leaf, -1 - new
-        part_rows(binned, space, leaf, new)
+        part_rows(binned, buffers, leaf, new)
         direction = binned.monotone[column] if binned.monotone.shape[0] > 0 else 0
-        bound_sides(growing, binned, space, leaf, new, direction)
-        space.parents[leaf, 0], space.parents[leaf, 1] = split, 0
-        space.parents[new, 0], space.parents[new, 1] = split, 1
+        bound_sides(settings, binned, buffers, leaf, new, direction)
+        buffers.parents[leaf, 0], buffers.parents[leaf, 1] = split, 0
+        buffers.parents[new, 0], buffers.parents[new, 1] = split, 1
         n_leaves += 1
-        if n_leaves == growing.n_leaves:
+        if n_leaves == settings.n_leaves:
             break
-        if space.counts[new] <= space.counts[leaf]:
-            write_histogram(binned, space, new)
-            take_histogram(space.histograms, leaf, new)
+        if buffers.counts[new] <= buffers.counts[leaf]:
+            write_histogram(binned, buffers, new)
+            take_histogram(buffers.histograms, leaf, new)
         else:  # the sibling's place takes the parent's, less what is counted anew
-            swap_histograms(space.histograms, leaf, new)
-            write_histogram(binned, space, leaf)
-            take_histogram(space.histograms, new, leaf)
-        find_split(growing, binned, space, leaf)
-        find_split(growing, binned, space, new)
+            swap_histograms(buffers.histograms, leaf, new)
+            write_histogram(binned, buffers, leaf)
+            take_histogram(buffers.histograms, new, leaf)
+        find_split(settings, binned, buffers, leaf)
+        find_split(settings, binned, buffers, new)
     trees.n_splits[t] = n_leaves - 1
     for k in range(n_leaves):
-        step = answer_of(growing, binned, space, k)
-        step = max(-growing.largest_step, min(growing.largest_step, step))
-        trees.answers[t, k] = growing.rate * step
+        step = answer_of(settings, binned, buffers, k)
+        step = max(-settings.largest_step, min(settings.largest_step, step))
+        trees.answers[t, k] = settings.rate * step
     return n_leaves
 
 
 @kernel
-def fit_rounds(growing, loss, binned, outputs, scores, trees, space):
+def fit_rounds(settings, loss, binned, outputs, scores, trees, buffers):
     """Grow trees, round by round; return how many rounds had a split.
 
     Parameters
     ----------
-    growing : Growing
+    settings : BoostingSettings
     loss : LogLoss or SquaredLoss
-    binned : Binned
+    binned : BinnedRows
     outputs : int64 [m]
         What a round grows trees for: class 1 of two, classes that have rows, or 0 of numbers.
     scores : float64 [n, K]
         Of each row before the first round; of two classes the second counts. Written to.
     trees : Trees
         Of capacity for all rounds; ``outputs`` is given.
-    space : Space
+    buffers : FitBuffers
     """
-    for turn in range(growing.n_rounds):
-        begin_round(loss, scores, space)
+    for turn in range(settings.n_rounds):
+        begin_round(loss, scores, buffers)
         has_split = False
         for k in range(outputs.shape[0]):
             output, t = outputs[k], turn * outputs.shape[0] + k
-            write_gradients(loss, binned, scores, output, space)
-            n_leaves = grow_tree(growing, binned, trees, t, space)
+            write_gradients(loss, binned, scores, output, buffers)
+            n_leaves = grow_tree(settings, binned, trees, t, buffers)
             has_split = has_split or n_leaves > 1
             for leaf in range(n_leaves):
-                start, answer = space.starts[leaf], trees.answers[t, leaf]
-                for i in range(space.counts[leaf]):
-                    scores[space.rows[start + i], output] += answer
+                start, answer = buffers.starts[leaf], trees.answers[t, leaf]
+                for i in range(buffers.counts[leaf]):
+                    scores[buffers.rows[start + i], output] += answer
         if not has_split:
             return turn
-    return growing.n_rounds
+    return settings.n_rounds
 
 
-class Ways(NamedTuple):
-    """Scratch of rows on their ways down trees."""
+class PathBuffers(NamedTuple):
+    """Memory for the paths of rows down trees."""
 
     at: np.ndarray  # int64 [lanes], split that a row has come to, or -1 less its leaf
     depths: np.ndarray  # int64 [L - 1], splits down to one, itself included
 
 
-def make_ways(trees: Trees) -> Ways:
+def make_path_buffers(trees: Trees) -> PathBuffers:
     """Return scratch for trees."""
-    return Ways(np.zeros(_LANES, np.int64), np.zeros(trees.columns.shape[1], np.int64))
+    return PathBuffers(np.zeros(_LANES, np.int64), np.zeros(trees.columns.shape[1], np.int64))
 
 
 @inline
@@ -466,16 +471,16 @@ def depth_of(trees, t, depths):
 
 
 @inline
-def add_trees(trees, first, stop, X, start, n, ways, scores):
+def add_trees(trees, first, stop, X, start, n, path_buffers, scores):
     """Add what trees [first, stop) answer rows [start, start + n) to scores [n, K] of these.
 
     Some rows go down a tree together, none of which waits for the memory of another, and a row that
     has come to its leaf stays there: where it turns is no branch that a processor has to guess.
     """
-    at = ways.at
+    at = path_buffers.at
     for tree in range(first, stop):
         t = np.uint64(tree)
-        depth, output = depth_of(trees, t, ways.depths), np.uint64(trees.outputs[t])
+        depth, output = depth_of(trees, t, path_buffers.depths), np.uint64(trees.outputs[t])
         for first_lane in range(0, n, _LANES):
             m = min(n - first_lane, _LANES)
             for b in range(m):
@@ -493,7 +498,7 @@ def add_trees(trees, first, stop, X, start, n, ways, scores):
 
 
 @kernel
-def sum_losses(loss, trees, marks, first_scores, rows, ways, scores, out):
+def sum_losses(loss, trees, marks, first_scores, rows, path_buffers, scores, out):
     """Write what rows lose by the first trees, float64 [m]. O(n trees depth).
 
     Parameters
@@ -504,7 +509,7 @@ def sum_losses(loss, trees, marks, first_scores, rows, ways, scores, out):
         How many trees, ascending.
     first_scores : float64 [K]
     rows : LabelledRows
-    ways : Ways
+    path_buffers : PathBuffers
     scores : float64 [rows at once, K]
         Scratch.
     out : float64 [m]
@@ -517,7 +522,7 @@ def sum_losses(loss, trees, marks, first_scores, rows, ways, scores, out):
             for c in range(scores.shape[1]):
                 scores[i, c] = first_scores[c]
         for k in range(marks.shape[0]):
-            add_trees(trees, first, marks[k], rows.X, start, n_rows, ways, scores)
+            add_trees(trees, first, marks[k], rows.X, start, n_rows, path_buffers, scores)
             first = marks[k]
             for i in range(n_rows):
                 r = start + i
@@ -545,20 +550,22 @@ def write_probabilities(out):
 
 
 @kernel
-def answer_numbers(trees, center, scale, X, ways, out):
+def answer_numbers(trees, center, scale, X, path_buffers, out):
     """Write ``center`` and ``scale`` times the scores of rows float32 [n, d] to float64 [n, 1]."""
     n = X.shape[0]
     for start in range(0, n, _AT_ONCE):
         stop = min(n, start + _AT_ONCE)
         for r in range(start, stop):
             out[r, 0] = 0.0
-        add_trees(trees, 0, trees.outputs.shape[0], X, start, stop - start, ways, out[start:stop])
+        add_trees(
+            trees, 0, trees.outputs.shape[0], X, start, stop - start, path_buffers, out[start:stop]
+        )
         for r in range(start, stop):
             out[r, 0] = center + scale * out[r, 0]
 
 
 @kernel
-def answer_rows(trees, first_scores, X, ways, out):
+def answer_rows(trees, first_scores, X, path_buffers, out):
     """Write the probabilities of classes of rows float32 [n, d] to ``out`` float64 [n, K].
 
     Scores begin as ``first_scores`` float64 [K]. O(trees depth) for a row.
@@ -569,7 +576,7 @@ def answer_rows(trees, first_scores, X, ways, out):
         for r in range(start, stop):
             for c in range(out.shape[1]):
                 out[r, c] = first_scores[c]
-        add_trees(trees, 0, n_trees, X, start, stop - start, ways, out[start:stop])
+        add_trees(trees, 0, n_trees, X, start, stop - start, path_buffers, out[start:stop])
         for r in range(start, stop):
             write_probabilities(out[r])
 

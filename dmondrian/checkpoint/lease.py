@@ -200,7 +200,7 @@ class Lease:
         self._progress, self._timeline, self._events = dict(progress), list(timeline), list(events)
 
     def end(self, outcome: str, error: str | None = None) -> None:
-        """Say how it ended; the last beat carries it."""
+        """Note how the work ended, for the last beat."""
         self._outcome, self._error = outcome, error
 
     def check(self, now: bool = True) -> None:

@@ -71,13 +71,13 @@ class StoredSearch:
         Algorithm and parameters of each candidate.
     winner : int or None
         Its number; None if the search is not over.
-    found : dict
+    winner_settings : dict
         Parameters of the winner that differ among candidates.
     """
 
     estimators: list[list[Any]]
     winner: int | None
-    found: dict[str, Any]
+    winner_settings: dict[str, Any]
 
 
 def stored_search(store: Store) -> StoredSearch | None:

@@ -52,8 +52,8 @@ def with_found(job: Job, output: Output) -> Job:
     ):
         raise JobError(
             f"{place}: [search] or [forest] differ from those of the search in {url}, which found "
-            f"{written(stored.found)}: take them back, or write these into [forest] and remove "
-            "[search]"
+            f"{written(stored.winner_settings)}: take them back, or write these into [forest] and "
+            "remove [search]"
         )
     best = settings[stored.winner]
     output.note(f"with the settings that the search found: {written(best)}")

@@ -399,7 +399,7 @@ def footers_of(
 
 
 def _no_rows(source: Source, empty: Sequence[str]) -> str:
-    """Say where there are no rows, and in which files."""
+    """Return the message that a source has no rows, with the files that have none."""
     items = [source] if isinstance(source, (str, os.PathLike)) else source
     named = ", ".join(str(os.fspath(item)) for item in items)
     if not empty:

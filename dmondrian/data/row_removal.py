@@ -87,7 +87,7 @@ def read_keys(file: str | os.PathLike[str], key: str) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class Found:
+class MatchedRows:
     """Where rows with some keys are.
 
     Attributes
@@ -102,7 +102,7 @@ class Found:
     rows_left: tuple[int, ...]
 
 
-def find_rows(uris: Sequence[str], key: str, keys: pa.Array) -> Found:
+def find_rows(uris: Sequence[str], key: str, keys: pa.Array) -> MatchedRows:
     """Return which rows of some files have one of some keys; only the key column is read.
 
     Raises
@@ -125,7 +125,7 @@ def find_rows(uris: Sequence[str], key: str, keys: pa.Array) -> Found:
                     zero_copy_only=False
                 )
         left.append(parquet.metadata.num_rows - n_out)
-    return Found(int(len(keys) - is_there.sum()), tuple(left))
+    return MatchedRows(int(len(keys) - is_there.sum()), tuple(left))
 
 
 def copy_without(uris: Sequence[str], out: str, key: str, keys: pa.Array) -> list[Copied]:

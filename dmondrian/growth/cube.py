@@ -226,7 +226,7 @@ def grow_cube(growth, stat, rule, tree, x, y, key, prefetched):
 
 @implements(parting, Cube)
 def parting_cube(growth, tree, leaf, x):
-    """Only below a leaf of one point are there cells that are not in the tree."""
+    """Return the leaf if it has one point: only below such are there cells not in the tree."""
     is_empty = tree.d[leaf, STAT] == 0.0
     if is_empty or not is_outside(tree, leaf, x) or not is_point(tree, leaf):
         return np.int64(-1)

@@ -263,7 +263,7 @@ def add_row(growth, stat, tree, key, x, y, w, prefetched):
 
 @implements(learn, Fringe)
 def learn_in_streams(growth, stat, loss, rule, tree, key, x, y, w, prefetched):
-    """Each repeat of a row of whole weight is a row of its own, with a stream of its own."""
+    """Learn each repeat of a row of whole weight as a row of its own, in a stream of its own."""
     is_whole = w <= MAX_REPEATS and w == np.floor(w)
     n, unit = (int(w), 1.0) if is_whole else (1, w)
     for repeat in range(tree.head_i[REPEATS], n):

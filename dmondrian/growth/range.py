@@ -68,11 +68,11 @@ class Range(NamedTuple):
 
 @inline
 def climb(tree, leaf, newest, x, cached_path):
-    """Return the highest node on the way to ``leaf`` whose box leaves ``x`` out, or ~leaf.
+    """Return the highest node on the path to ``leaf`` whose box leaves ``x`` out, or ~leaf.
 
     ``cached_path`` holds the nodes that are probably above the leaf.
 
-    Boxes nest, so one way up from the leaf ends at the lowest box that holds ``x``. Beside it the
+    Boxes nest, so one walk up from the leaf ends at the lowest box that holds ``x``. Beside it the
     highest node, of those from number ``newest`` on, at which ``x`` does not go to ``leaf``; -1
     where it goes there. None is missed: the box below such a node is of rows on the other side,
     and leaves ``x`` out. Last, ``end``: ``tree.scratch[d:end]`` holds bounds of how far ``x`` lies
@@ -100,7 +100,7 @@ def first_outside(tree, prefetched, x):
     """Return what :func:`climb` finds from the leaf of ``x``; the tree has rows.
 
     Then ``end``, and how many of the noted nodes are above the first, if it is one outside; none
-    are counted on where splits have come in on the way.
+    are counted on where splits have come in on the path.
     """
     root = np.int64(tree.head_i[ROOT])
     leaf = np.int64(prefetched.leaf) if prefetched.leaf >= 0 else leaf_of(tree, root, x)

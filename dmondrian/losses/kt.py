@@ -62,21 +62,21 @@ def prepare_kt(loss, rule, tree, y):
 implements(at_once, KT)(all_at_once)
 
 
-class Whole(NamedTuple):
-    """The same for rows of weight one at learning rate 1, the most by far."""
+class UnitWeightKT(NamedTuple):
+    """:class:`KT` for rows of weight one at learning rate 1, by far the commonest case."""
 
     alpha: float
     all_alpha: float  # of all classes
 
 
-@implements(price, Whole)
-def price_whole(loss, tree, v, y, w):
+@implements(price, UnitWeightKT)
+def price_unit_weight(loss, tree, v, y, w):
     of_class, of_all = tree.d[v, STAT + 1 + int(y)] + loss.alpha, tree.d[v, STAT] + loss.all_alpha
     return of_class, of_all, np.int64(0)
 
 
 @noinline
-def learn_others(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path):
+def learn_any_row(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path):
     """Learn any row; apart, as its logarithms would take registers from the loop of most rows."""
     node_by_node_compiled(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path)
 
@@ -84,10 +84,12 @@ def learn_others(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path):
 @implements(learn_above, KT)
 def learn_above_kt(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path):
     if w == 1.0 and loss.rate == 1.0:
-        whole = Whole(loss.alpha, loss.n_classes * loss.alpha)
-        node_by_node_compiled(whole, stat, rule, tree, leaf, q, kq, shift, y, 1.0, cached_path)
+        unit_weight = UnitWeightKT(loss.alpha, loss.n_classes * loss.alpha)
+        node_by_node_compiled(
+            unit_weight, stat, rule, tree, leaf, q, kq, shift, y, 1.0, cached_path
+        )
     else:
-        learn_others(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path)
+        learn_any_row(loss, stat, rule, tree, leaf, q, kq, shift, y, w, cached_path)
 
 
 node_by_node_compiled = inline(node_by_node)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dmondrian.ensemble.ensemble import Ensemble
-from dmondrian.ensemble.rows.encoded_rows import Arranged
+from dmondrian.ensemble.rows.encoded_rows import EncodedRows
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.ensemble.sums.prediction_sums import Sums
@@ -24,7 +24,7 @@ from dmondrian.tree.box_encoding import read_only
 
 RowArrays = tuple[np.ndarray, np.ndarray, np.ndarray]  # X float32 [n, d], y and w float64 [n]
 
-TrialRows = tuple[np.ndarray | Arranged, np.ndarray, np.ndarray]  # X may be encoded, not scaled
+TrialRows = tuple[np.ndarray | EncodedRows, np.ndarray, np.ndarray]  # X may be encoded, not scaled
 
 _CHUNKS = 16  # of the rows that are predicted, by default
 
@@ -78,7 +78,7 @@ class Trial:
     def _prepared(self, part: slice) -> PreparedRows:
         """Return rows as the trees see them; they are not kept, as trials are."""
         X = self._rows[0][part]
-        if not isinstance(X, Arranged):
+        if not isinstance(X, EncodedRows):
             return self._forest.prepare(X)
         scaled = X.times(np.array(self.parameters.feature_scales, np.float32))
         if not self._forest.store.is_encoded:

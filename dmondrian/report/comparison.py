@@ -35,7 +35,7 @@ _TASKS = {"classifier": "classes", "regressor": "numbers", "density": "the densi
 
 
 @dataclass
-class _Alike:
+class _ComparableRuns:
     """Runs whose metrics are of the same rows, forecast equally far ahead.
 
     Attributes
@@ -139,7 +139,9 @@ def compared(facts: Sequence[Facts]) -> dict[str, Any]:
     }
 
 
-def better_runs(metric: str, values: Sequence[float | None], alike: Sequence[_Alike]) -> list[str]:
+def better_runs(
+    metric: str, values: Sequence[float | None], alike: Sequence[_ComparableRuns]
+) -> list[str]:
     """Return the names of those runs whose value is the best of their group, unless all are."""
     sign = -1.0 if metric in _HIGHER else 1.0
     names: list[str] = []
@@ -314,9 +316,9 @@ def _distinct(value: Any) -> tuple[str, Any]:
 
 def _groups(
     facts: Sequence[Facts], reports: Sequence[Mapping[str, Any]]
-) -> tuple[list[_Alike], list[str]]:
+) -> tuple[list[_ComparableRuns], list[str]]:
     """Return groups of runs whose metrics can be compared, and why others cannot."""
-    groups: list[_Alike] = []
+    groups: list[_ComparableRuns] = []
     reasons: list[str] = []
     for k, of_run in enumerate(facts):
         if "curve" not in reports[k] or not reports[k]["curve"]:
@@ -339,7 +341,7 @@ def _groups(
             first = first or why
         else:
             rows = int(reports[k]["rows"])
-            groups.append(_Alike([k], rows))
+            groups.append(_ComparableRuns([k], rows))
             if first:
                 reasons.append(first)
     return groups, reasons
@@ -414,7 +416,7 @@ def _common_points(reports: Sequence[Mapping[str, Any]], up_to: float = math.inf
 
 
 def _metrics(
-    reports: Sequence[Mapping[str, Any]], alike: Sequence[_Alike]
+    reports: Sequence[Mapping[str, Any]], alike: Sequence[_ComparableRuns]
 ) -> Iterator[dict[str, Any]]:
     """Yield each metric so far, at the end of the shortest run of a group, and of the last rows."""
     at_end = [group for group in alike if len({reports[k]["rows"] for k in group.runs}) == 1
@@ -430,9 +432,9 @@ def _metrics(
     for metric in _METRICS:
         if all(metric not in report for report in reports):
             continue
-        spans: list[tuple[str, list[tuple[int | None, Mapping[str, Any]]], Sequence[_Alike]]] = [
-            ("so far", [(report.get("rows"), report) for report in reports], at_end)
-        ]
+        spans: list[
+            tuple[str, list[tuple[int | None, Mapping[str, Any]]], Sequence[_ComparableRuns]]
+        ] = [("so far", [(report.get("rows"), report) for report in reports], at_end)]
         if has_others and metric in NAMES and any(rows for rows, _ in shorter):
             spans.append(("first rows in common", shorter, alike))
         windows = [report.get("window") or {} for report in reports]

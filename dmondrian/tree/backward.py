@@ -1,7 +1,7 @@
-"""The way from a leaf to the root, on which each node prices, counts and weighs a row.
+"""The walk from a leaf to the root, on which each node prices, counts and weighs a row.
 
 A node's price and its statistics do not depend on weights, and its weight depends on its price and
-on what the child on the way hands up. Node by node all is done in one go; where prices are
+on what the child on the path hands up. Node by node all is done in one go; where prices are
 exponentials, those of many nodes are taken at once, with the same results to the last bit.
 
 Parent links form a chain of dependent loads; the row's path was noted when it was prefetched

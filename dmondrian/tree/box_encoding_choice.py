@@ -287,7 +287,7 @@ def suited(trees: list[nodes.Tree], X: np.ndarray) -> tuple[list[nodes.Tree], Ro
     return [tree._replace(columns=columns) for tree in trees], rows_of(X, columns).rows
 
 
-class Written(NamedTuple):
+class WrittenRows(NamedTuple):
     """Rows as the kernels read them."""
 
     rows: Rows
@@ -304,7 +304,7 @@ def query_rows(X: np.ndarray, columns: Columns) -> Rows:
     return rows if fit_bits and fit_steps else without_boxes(X)
 
 
-def rows_of(X: np.ndarray, columns: Columns) -> Written:
+def rows_of(X: np.ndarray, columns: Columns) -> WrittenRows:
     """Return rows for the kernels, and whether all their values can be written so.
 
     Parameters
@@ -313,7 +313,7 @@ def rows_of(X: np.ndarray, columns: Columns) -> Written:
     columns : Columns
     """
     if not len(columns.binary) + len(columns.stepped):
-        return Written(without_boxes(X), True, True)
+        return WrittenRows(without_boxes(X), True, True)
     bits = np.empty((len(X), n_words(columns)), np.uint64)
     has_other_values = np.zeros(len(columns.binary), bool)
     if len(columns.binary):
@@ -323,7 +323,7 @@ def rows_of(X: np.ndarray, columns: Columns) -> Written:
     if len(columns.stepped):
         write_steps(X, columns, steps, finer)
     numeric = read_only(X[:, columns.numeric])
-    return Written(
+    return WrittenRows(
         Rows(X, numeric, read_only(steps), read_only(bits)),
         not has_other_values.any(),
         not finer.any(),

@@ -119,7 +119,7 @@ def branch_of(growth, stat, tree, key, at, x, is_apart):
 
 @inline
 def first_needed(rule, tree, noted, parts_at, lifetime):
-    """Return the number of the noted node, from 1 on, at which a way down may begin; 0: the root.
+    """Return the number of the noted node, from 1 on, at which a walk may begin; 0: the root.
 
     That is the lowest node that ignores those above it. Branches are computed from ``parts_at``
     on, if it is not -1, and what a branch predicts depends on nodes above: then only nodes above
@@ -141,7 +141,7 @@ def predict_row(
 ):
     """Write one tree's prediction at each lifetime; return the last cell. O(depth).
 
-    A node whose split comes after a lifetime is a leaf at that lifetime, so one way down, to
+    A node whose split comes after a lifetime is a leaf at that lifetime, so one walk, to
     ``leaf``, serves all of them; ``noted`` int32 [a] are its first nodes below the root, and those
     that do not matter are passed over. ``path`` gathers the tree as it is; where growth may branch
     off above a node, ``branched`` gathers what the tree extended there forecasts.

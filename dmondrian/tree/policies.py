@@ -1,4 +1,4 @@
-"""The questions the two loops ask, and nothing about who answers.
+"""Hooks that the two loops call; what implements them is chosen by the types of policies.
 
 A policy is a NamedTuple of scalars; its type chooses the implementation at compile time
 (:mod:`dmondrian._numba.jit`). Growth routes a row to its leaf; Stat remembers labels; Loss
@@ -16,7 +16,7 @@ from dmondrian._numba.jit import hook
 
 
 class Visit(NamedTuple):
-    """A node on a prediction's way down, and what the way knows there."""
+    """A node on the path of a prediction, and the state of the walk there."""
 
     v: np.uint64  # the node
     is_leaf: bool  # at the lifetime
@@ -65,7 +65,7 @@ def branch_off(growth, stat, tree, key, at, x):
 
 @hook
 def parting(growth, tree, leaf, x):
-    """Return the highest node that ``x`` may branch off, on the way to its ``leaf``; -1 if none.
+    """Return the highest node that ``x`` may branch off, on the path to its ``leaf``; -1 if none.
 
     From that node down each is asked for its branch (:func:`branch_off`), and none above it.
     """
@@ -244,14 +244,14 @@ def risk(loss, tree, v):
 
 @hook
 def reads_siblings(rule):
-    """Return whether the rule looks at both children of the nodes on a prediction's way."""
+    """Return whether the rule looks at both children of the nodes on a prediction's path."""
 
 
 @hook
 def ignores_above(rule, tree, v, lifetime):
     """Return whether no node above ``v`` matters to predictions at ``v`` and below it.
 
-    From this ``lifetime`` on, and where nothing branches off at ``v`` or above. A way down may
+    From this ``lifetime`` on, and where nothing branches off at ``v`` or above. A walk down may
     begin at such a node.
     """
 

@@ -50,7 +50,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmondrian.ensemble.rows.encoded_rows import arranged
+from dmondrian.ensemble.rows.encoded_rows import encode_rows
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.numeric_limits import LARGEST_SCALE
 from dmondrian.ensemble.settings.parameters import ForestParameters, policies
@@ -95,7 +95,7 @@ class _Steps(NamedTuple):
 _STEPS, _STEPS_ALONE = _Steps(16, 5, 0.2), _Steps(32, 10, 0.1)
 
 
-class _Judged(NamedTuple):
+class _EvaluatedScales(NamedTuple):
     """Scales, and what they lose."""
 
     log_scales: np.ndarray  # float64 [d], of base 2
@@ -108,24 +108,24 @@ class _Judged(NamedTuple):
         return math.fsum(self.losses)
 
 
-def _judged(log_scales: np.ndarray, trial: Trial, rows: TrialRows) -> _Judged:
+def _evaluated(log_scales: np.ndarray, trial: Trial, rows: TrialRows) -> _EvaluatedScales:
     """Return scales, and what the forest of a trial lost with them."""
     scales = trial.parameters.feature_scales
     assert scales is not None
-    return _Judged(log_scales, scales, trial.losses * rows[2][len(rows[1]) // 2 :])
+    return _EvaluatedScales(log_scales, scales, trial.losses * rows[2][len(rows[1]) // 2 :])
 
 
-def _judge(
+def _evaluate(
     parameters: ForestParameters,
     log_scales: np.ndarray,
     rows: TrialRows,
     n_threads: int,
     first: int = 0,
-) -> _Judged:
+) -> _EvaluatedScales:
     """Return scales, and what a small forest loses with them, of trees numbered from ``first``."""
     scaled, half = _scaled(parameters, log_scales), len(rows[1]) // 2
     numbers = range(first, first + _n_trees(parameters))
-    return _judged(log_scales, Trial(scaled, numbers, rows, half, n_threads, _CHUNKS), rows)
+    return _evaluated(log_scales, Trial(scaled, numbers, rows, half, n_threads, _CHUNKS), rows)
 
 
 def _n_trees(parameters: ForestParameters, most: int = _TREES, least: int = _LEAST_TREES) -> int:
@@ -186,7 +186,7 @@ def learn_scales(
     varies = X.min(axis=0) < X.max(axis=0)
     if np.count_nonzero(varies) < 2:
         return None  # the largest scale is 1
-    prepared = arranged(parameters, X)
+    prepared = encode_rows(parameters, X)
     values = X if prepared is None else prepared
     aggregated = _aggregated(parameters)
     in_units = values, _in_units(y, parameters.n_classes), w
@@ -196,7 +196,8 @@ def learn_scales(
     judging = in_units if aggregated is parameters else (values, y, w)
     if aggregated is not parameters:
         plain, scaled = (
-            _judge(parameters, judged.log_scales, judging, n_threads) for judged in (plain, scaled)
+            _evaluate(parameters, judged.log_scales, judging, n_threads)
+            for judged in (plain, scaled)
         )
     if not 0.0 < plain.loss < math.inf:
         return None  # there is nothing to gain, or nothing that can be compared
@@ -206,7 +207,7 @@ def learn_scales(
         least = np.where(idle, _LEFT_OUT, _SMALLEST)
         if idle.any():
             levelled = _levelled(np.where(idle, _LEFT_OUT, best.log_scales), varies, least)
-            without = _judge(parameters, levelled, judging, n_threads)
+            without = _evaluate(parameters, levelled, judging, n_threads)
             best = min(without, best, key=lambda judged: judged.loss)
         if not is_wide:
             # Scales of trees that are tried are up to 2: the column is to be a float32 then.
@@ -215,7 +216,7 @@ def learn_scales(
                 parameters, best.log_scales, varies, (least, most), judging, n_threads
             )
             plain, *candidates = (
-                _judge(parameters, log_scales, judging, n_threads, _JUDGES)
+                _evaluate(parameters, log_scales, judging, n_threads, _JUDGES)
                 for log_scales in (plain.log_scales, best.log_scales, *later)
             )
             best = min(candidates, key=lambda judged: judged.loss)
@@ -239,11 +240,11 @@ def _in_units(y: np.ndarray, n_classes: int) -> np.ndarray:
 
 def _by_score(
     parameters: ForestParameters, varies: np.ndarray, rows: TrialRows, steps: _Steps, n_threads: int
-) -> tuple[_Judged, _Judged]:
+) -> tuple[_EvaluatedScales, _EvaluatedScales]:
     """Return scales of one, and those that steps along the score found."""
     log_scales, step, since = np.zeros(len(varies)), np.zeros(len(varies)), 0
     last = _ScoringTrial(_scaled(parameters, log_scales), rows, n_threads)
-    plain = best = _judged(log_scales, last, rows)
+    plain = best = _evaluated(log_scales, last, rows)
     for k in range(steps.most):
         score, error = last.scores[0], np.sqrt(last.scores[1])
         in_errors = np.divide(score, error, out=np.zeros(len(varies)), where=error > 0.0)
@@ -251,7 +252,7 @@ def _by_score(
         step = _KEPT * step + np.clip(towards, -_MOST, _MOST) / (1.0 + steps.shorter * k)
         log_scales = _levelled(log_scales + step, varies)
         last = _ScoringTrial(_scaled(parameters, log_scales), rows, n_threads)
-        stepped = _judged(log_scales, last, rows)
+        stepped = _evaluated(log_scales, last, rows)
         best, since = (stepped, 0) if stepped.loss < best.loss else (best, since + 1)
         if since == steps.patience:
             break
@@ -352,7 +353,7 @@ def _levelled(
     return np.where(varies, np.maximum(log_scales - largest, least), 0.0)
 
 
-def _is_better(better: _Judged, worse: _Judged, errors: float) -> bool:
+def _is_better(better: _EvaluatedScales, worse: _EvaluatedScales, errors: float) -> bool:
     """Return whether the mean of paired differences of losses is that many standard errors."""
     gains = (worse.losses - better.losses) / max(worse.losses.max(), np.finfo(float).tiny)
     return math.fsum(gains) / len(gains) > errors * _standard_error(gains)

@@ -17,12 +17,12 @@ from dmondrian.boosting.boosted_stream import (
     AS_THEY_CAME,
     ROUNDS_FOUND,
     BoostedStream,
-    growing_of,
     most_rounds_of,
     next_birth,
     previous_birth,
+    settings_of,
 )
-from dmondrian.boosting.boosting_kernels import Growing
+from dmondrian.boosting.boosting_kernels import BoostingSettings
 from dmondrian.errors import CorruptError
 from dmondrian.forest.packed_arrays import packed, unpacked
 from tests.drift.streams import numbers, switching
@@ -40,7 +40,7 @@ def test_births_are_four_in_each_doubling_and_then_at_every_so_many_rows() -> No
 
 
 def test_the_trees_of_a_set_are_bounded_where_there_are_many_classes() -> None:
-    rounds = [growing_of(k).n_rounds for k in (2, 9, 10, 30, 90, 1000)]
+    rounds = [settings_of(k).n_rounds for k in (2, 9, 10, 30, 90, 1000)]
     assert rounds == [60, 60, 30, 30, 10, 5]
     most = [most_rounds_of(k, 64) for k in (0, 2, 3, 9, 10, 30, 90, 1000)]
     assert most == [400, 400, 400, 133, 120, 40, 13, 5]
@@ -66,7 +66,7 @@ def test_a_set_is_fitted_to_the_rows_before_its_birth(n_classes: int) -> None:
     rounds = stream.newest.n_rounds
     fitted = BoostedSet.fit(
         X[:192], y[:192].astype(float), w[:192], n_classes,
-        growing_of(n_classes)._replace(n_rounds=rounds),
+        settings_of(n_classes)._replace(n_rounds=rounds),
     )  # fmt: skip
     np.testing.assert_array_equal(stream.answer(X), fitted.answer(X))
 
@@ -101,7 +101,7 @@ def at_births(start: int, stop: int) -> Iterator[tuple[int, int]]:
 def test_one_class_of_those_that_may_come_is_forecast_by_its_share() -> None:
     X, _ = switching(40)
     for n_classes in (2, 3):
-        fitted = BoostedSet.fit(X, np.ones(40), np.ones(40), n_classes, growing_of(n_classes))
+        fitted = BoostedSet.fit(X, np.ones(40), np.ones(40), n_classes, settings_of(n_classes))
         assert len(fitted.trees.outputs) == 0
         others = 0.5 / (40 + 0.5 * n_classes)
         expected = np.full(n_classes, others)
@@ -113,7 +113,7 @@ def test_it_finds_what_columns_do_together() -> None:
     rng = np.random.default_rng(0)
     X = rng.random((2000, 10)).astype(np.float32)
     y = ((X[:, 2] > 0.5) ^ (X[:, 7] > 0.5)).astype(float)
-    fitted = BoostedSet.fit(X[:1500], y[:1500], np.ones(1500), 2, growing_of(2))
+    fitted = BoostedSet.fit(X[:1500], y[:1500], np.ones(1500), 2, settings_of(2))
     forecasts = fitted.answer(X[1500:])
     assert (forecasts.argmax(axis=1) == y[1500:]).mean() > 0.97
 
@@ -121,7 +121,7 @@ def test_it_finds_what_columns_do_together() -> None:
 def test_weights_are_as_repeated_rows() -> None:
     X, y = switching(80)
     w = np.random.default_rng(0).integers(1, 4, 80)
-    growing = growing_of(2)._replace(least_rows=1, n_rounds=3)
+    growing = settings_of(2)._replace(least_rows=1, n_rounds=3)
     weighted = BoostedSet.fit(X, y.astype(float), w.astype(float), 2, growing)
     rows = np.repeat(np.arange(80), w)
     repeated = BoostedSet.fit(X[rows], y[rows].astype(float), np.ones(len(rows)), 2, growing)
@@ -130,7 +130,7 @@ def test_weights_are_as_repeated_rows() -> None:
 
 def test_a_sum_of_weights_of_any_size_is_exact() -> None:
     X, y = switching(60)
-    growing = Growing(3, 4, 0.3, 0.0, 2, 0.0, 10.0)
+    growing = BoostingSettings(3, 4, 0.3, 0.0, 2, 0.0, 10.0)
     for scale in (2.0**-300, 2.0**300):
         scaled = BoostedSet.fit(X, y.astype(float), np.full(60, scale), 2, growing)
         assert scaled.trees.n_splits.all()
@@ -256,16 +256,16 @@ def test_numbers_are_fitted_wherever_they_lie_and_however_large_they_are() -> No
     """Units are powers of two, so that scaled labels make scaled answers, to the bit."""
     X, y = numbers(400)
     w = np.ones(300)
-    fitted = BoostedSet.fit(X[:300], y[:300], w, 0, growing_of(0))
+    fitted = BoostedSet.fit(X[:300], y[:300], w, 0, settings_of(0))
     forecasts = fitted.answer(X)[:, 0]
     errors = [((forecasts - y)[rows] ** 2).mean() for rows in (slice(300), slice(300, 400))]
     assert errors[0] < 0.2 * y.var()
     for factor in (2.0**-400, -1.0, 2.0**400):
-        scaled = BoostedSet.fit(X[:300], factor * y[:300], w, 0, growing_of(0)).answer(X)[:, 0]
+        scaled = BoostedSet.fit(X[:300], factor * y[:300], w, 0, settings_of(0)).answer(X)[:, 0]
         np.testing.assert_allclose(scaled, factor * forecasts, rtol=1e-9)
-    moved = BoostedSet.fit(X[:300], y[:300] + 1e9, w, 0, growing_of(0)).answer(X)[:, 0]
+    moved = BoostedSet.fit(X[:300], y[:300] + 1e9, w, 0, settings_of(0)).answer(X)[:, 0]
     np.testing.assert_allclose(moved - 1e9, forecasts, atol=0.1)
-    constant = BoostedSet.fit(X, np.full(400, 7.0), np.ones(400), 0, growing_of(0))
+    constant = BoostedSet.fit(X, np.full(400, 7.0), np.ones(400), 0, settings_of(0))
     assert len(constant.trees.outputs) == 0
     np.testing.assert_array_equal(constant.answer(X), 7.0)
 

@@ -15,7 +15,7 @@ import pytest
 import dmondrian
 from dmondrian import AMFClassifier
 from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.boosting.boosted_stream import AS_THEY_CAME, growing_of
+from dmondrian.boosting.boosted_stream import AS_THEY_CAME, settings_of
 from dmondrian.checkpoint import decode_forest, encode_forest
 from dmondrian.drift import stored_rows
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
@@ -354,7 +354,7 @@ def test_sets_of_classes_of_a_state_of_version_5_go_on_with_fixed_rounds() -> No
 
 def packed_set(X: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     """Return a set as earlier versions fitted and stored it."""
-    return BoostedSet.fit(X, y.astype(float), np.ones(len(y)), 2, growing_of(2)).to_json()
+    return BoostedSet.fit(X, y.astype(float), np.ones(len(y)), 2, settings_of(2)).to_json()
 
 
 @pytest.mark.parametrize("value", [np.nan, -1.0, 1e9])

@@ -28,7 +28,7 @@ from tests.drift.test_scaled_trees import settings_of
 N = 330
 
 
-class Growing(Forest):
+class BoostingSettings(Forest):
     """Where new scaled trees learn the rows that are kept."""
 
     def update(self, *given: Any, **named: Any) -> None:
@@ -44,7 +44,7 @@ class Growing(Forest):
 @pytest.fixture(autouse=True)
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     early_births(monkeypatch)
-    monkeypatch.setattr(scaled_trees, "Forest", Growing)
+    monkeypatch.setattr(scaled_trees, "Forest", BoostingSettings)
 
 
 def fail_once(
@@ -61,7 +61,7 @@ def fail_once(
     patch.setattr(where, name, failing)
 
 
-PLACES = [(scaled_trees, "learn_scales"), (Growing, "grown"), (BoostedSet, "fit")]
+PLACES = [(scaled_trees, "learn_scales"), (BoostingSettings, "grown"), (BoostedSet, "fit")]
 
 
 @pytest.mark.parametrize(("where", "name"), PLACES, ids=["search", "growth", "set"])

@@ -23,7 +23,7 @@ from dmondrian.losses.depth import Depth
 from dmondrian.losses.discounted_kt import DiscountedKT
 from dmondrian.losses.discounted_squared import DiscountedSquared
 from dmondrian.losses.huber import Huber
-from dmondrian.losses.kt import KT, Whole
+from dmondrian.losses.kt import KT, UnitWeightKT
 from dmondrian.losses.label import Label
 from dmondrian.losses.occupied import Occupied
 from dmondrian.losses.proportions import Proportions
@@ -133,14 +133,14 @@ def test_a_convex_loss_has_the_number_of_its_place() -> None:
 
 
 class TestWhole(StandInContract):
-    policy = Whole
+    policy = UnitWeightKT
     stands_for = KT
 
     def estimator(self) -> Any:
         return AMFClassifier(2, random_state=0)
 
     def stand_in(self, loss: Any) -> Any:
-        return Whole(loss.alpha, loss.n_classes * loss.alpha)
+        return UnitWeightKT(loss.alpha, loss.n_classes * loss.alpha)
 
 
 class TestDiscountedKT(FollowingLossContract):

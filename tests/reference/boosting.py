@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.boosting.boosted_stream import growing_of, most_rounds_of
+from dmondrian.boosting.boosted_stream import most_rounds_of, settings_of
 from dmondrian.boosting.boosting_kernels import Trees
 from dmondrian.tree.keyed_random import exp, log
 
@@ -344,7 +344,7 @@ def sets_of(
     """
     found: list[BoostedSet] = []
     for birth in births:
-        growing = growing_of(n_classes)
+        growing = settings_of(n_classes)
         if found and len(found[-1].trees.outputs):
             since, newest = slice(births_until(birth)[-2], birth), found[-1]
             n = len(newest.trees.outputs) // len(set(newest.trees.outputs.tolist()))
@@ -355,7 +355,7 @@ def sets_of(
                 for rounds in (max(1, n // 2), max(1, 3 * n // 4), n)
             }
             best = min(losses, key=lambda rounds: (losses[rounds], rounds))
-            least = growing_of(n_classes).n_rounds if n_classes else 15
+            least = settings_of(n_classes).n_rounds if n_classes else 15
             most = most_rounds_of(n_classes, X.shape[1])
             rounds = min(max(best if best < n else 3 * n // 2, least), most)
             growing = growing._replace(n_rounds=rounds)

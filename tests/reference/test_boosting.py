@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dmondrian.boosting import column_bins
 from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.boosting.boosted_stream import BoostedStream, growing_of
-from dmondrian.boosting.boosting_kernels import Growing
+from dmondrian.boosting.boosted_stream import BoostedStream, settings_of
+from dmondrian.boosting.boosting_kernels import BoostingSettings
 from dmondrian.boosting.found_rounds import rounds_after
 from dmondrian.boosting.near_labels import near_labels
 from dmondrian.ensemble.rows.labelled_rows import LabelledRows
@@ -25,7 +25,7 @@ from tests.reference.boosting import (
 from tests.reference.boosting import near_labels as reference_labels
 from tests.reference.boosting import rounds_after as reference_rounds
 
-GROWING = Growing(4, 6, 0.3, 1.0, 2, 0.01, 1.5)  # steps that are beyond it, and others
+GROWING = BoostingSettings(4, 6, 0.3, 1.0, 2, 0.01, 1.5)  # steps that are beyond it, and others
 
 
 def rows(n: int, n_classes: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -45,7 +45,7 @@ def assert_equal(
     y: np.ndarray,
     w: np.ndarray,
     k: int,
-    its: Growing,
+    its: BoostingSettings,
     monotone: Sequence[int] = (),
 ) -> BoostedSet:
     fitted = BoostedSet.fit(X, y, w, k, its, monotone)
@@ -191,7 +191,7 @@ def test_a_stream_of_numbers_fits_the_set_of_the_reference_to_near_labels(weight
     stream.learn(X, y, w)
     near = reference_labels(y.tolist())
     assert [r for r in range(64) if near[r] != y[r]] == [33]
-    its = Settings(*growing_of(0))
+    its = Settings(*settings_of(0))
     reference = ReferenceBoostedNumbers(
         X.tolist(), near, w.tolist(), 0, its, column_bins.n_bins_of(5)
     )
@@ -242,7 +242,7 @@ def test_a_set_that_learned_too_much_is_followed_by_one_of_fewer_rounds(n_classe
     rules = (X[:, 0] > 0.5).astype(np.float64)
     since = slice(300, 600)
     for labels, expected in ((y, 30), (rules, 90)):
-        fitted = BoostedSet.fit(X[:300], labels[:300], w[:300], n_classes, growing_of(n_classes))
+        fitted = BoostedSet.fit(X[:300], labels[:300], w[:300], n_classes, settings_of(n_classes))
         found = rounds_after(fitted, LabelledRows(X[since], labels[since], w[since]), 15, 400)
         assert found == expected
 

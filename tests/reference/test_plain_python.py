@@ -19,7 +19,7 @@ from dmondrian import (
     OnlineRandomForestRegressor,
 )
 from dmondrian.boosting.boosted_set import BoostedSet
-from dmondrian.boosting.boosting_kernels import Growing, write_keys
+from dmondrian.boosting.boosting_kernels import BoostingSettings, write_keys
 from dmondrian.drift.drift_forest import DriftForest
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
@@ -77,7 +77,7 @@ def boosted() -> bytes:
         X, y = switching(50, n_classes)
         w = np.random.default_rng(0).choice([0.5, 1.0, 2.0], 50)
         fitted = BoostedSet.fit(
-            X, y.astype(float), w, n_classes, Growing(2, 4, 0.3, 1.0, 2, 0.01, 1.0)
+            X, y.astype(float), w, n_classes, BoostingSettings(2, 4, 0.3, 1.0, 2, 0.01, 1.0)
         )
         assert fitted.trees.n_splits.any()
         found += [part.tobytes() for part in (*fitted.trees, fitted.answer(X))]

@@ -21,7 +21,7 @@ from dmondrian.data.schema import describe_encoding
 from dmondrian.distributed import TrainedRun, train
 from dmondrian.distributed.metrics.progressive import Progressive
 from dmondrian.report import compare_runs, write_comparison
-from dmondrian.report.comparison import _Alike, better_runs, compared
+from dmondrian.report.comparison import _ComparableRuns, better_runs, compared
 from dmondrian.report.comparison_tables import _as_toml, _differing
 from dmondrian.report.facts import gather
 from tests.cli.command import call, events
@@ -215,11 +215,11 @@ def test_no_run_is_better_where_metrics_are_of_other_things(
 
 
 def test_the_best_of_each_group_is_found() -> None:
-    groups = [_Alike([0, 2], 10), _Alike([1, 3, 4], 10)]
+    groups = [_ComparableRuns([0, 2], 10), _ComparableRuns([1, 3, 4], 10)]
     assert better_runs("log_loss", [0.3, 0.1, 0.2, 0.4, 0.1], groups) == ["C", "B", "E"]
     assert better_runs("r2", [0.3, 0.1, 0.2, 0.4, None], groups) == ["A", "D"]
     assert better_runs("rmse", [0.3, 0.1, 0.3, 0.1, float("nan")], groups) == []
-    assert better_runs("rmse", [0.3, 0.1, 0.3, 0.2, 0.3], [_Alike([0], 10)]) == []
+    assert better_runs("rmse", [0.3, 0.1, 0.3, 0.2, 0.3], [_ComparableRuns([0], 10)]) == []
 
 
 def test_models_without_metrics_are_shown_without(classified, density, tmp_path) -> None:

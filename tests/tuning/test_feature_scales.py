@@ -21,7 +21,7 @@ from dmondrian import (
     OnlineRandomForestClassifier,
 )
 from dmondrian.ensemble.ensemble import Ensemble
-from dmondrian.ensemble.rows.encoded_rows import arranged
+from dmondrian.ensemble.rows.encoded_rows import encode_rows
 from dmondrian.ensemble.settings.feature_units import round_to, units_of
 from dmondrian.prequential.progressive_validation import Trial, late_loss
 from dmondrian.tree import nodes
@@ -214,7 +214,7 @@ def test_rows_arranged_once_make_the_trees_of_their_products(
     y = rng.integers(n_classes, size=LAST) if n_classes else X[:, 4] + rng.standard_normal(LAST)
     make = AMFClassifier if n_classes else AMFRegressor
     drawn = make(random_state=0)._forest_parameters(X.shape[1], *([n_classes] * (n_classes > 0)))
-    once = arranged(drawn, X)
+    once = encode_rows(drawn, X)
     assert once is not None
     kinds = once.columns.numeric, once.columns.stepped, once.columns.binary
     assert [len(features) for features in kinds] == [n_numeric, n_stepped, n_binary]
@@ -235,16 +235,16 @@ def test_rows_arranged_once_make_the_trees_of_their_products(
 def test_rows_whose_products_may_not_be_exact_are_not_arranged_once() -> None:
     X = np.ascontiguousarray(columns_of_all_kinds(SHORT)[:, :8])
     drawn = AMFClassifier(random_state=0)._forest_parameters(X.shape[1], 2)
-    assert arranged(drawn, X) is not None
+    assert encode_rows(drawn, X) is not None
     for factor in (2.0**-70, 2.0**-130, 2.0**90):  # of whole numbers: values or units
         hostile = X.copy()
         hostile[:, 4] *= np.float32(factor)
-        assert arranged(drawn, hostile) is None
-    assert arranged(dataclasses.replace(drawn, domain="cube"), X) is None
+        assert encode_rows(drawn, hostile) is None
+    assert encode_rows(dataclasses.replace(drawn, domain="cube"), X) is None
     online = OnlineRandomForestClassifier(random_state=0)._forest_parameters(X.shape[1], 2)
-    assert arranged(online, X) is None  # it has no boxes
+    assert encode_rows(online, X) is None  # it has no boxes
     rounded = dataclasses.replace(drawn, feature_units=(2.0**-10,) * X.shape[1])
-    assert arranged(rounded, X) is None
+    assert encode_rows(rounded, X) is None
 
 
 def test_columns_that_help_together_alone_stay() -> None:
@@ -299,7 +299,7 @@ def test_trials_keep_no_rows_of_their_own() -> None:
     X, y = wave(SHORT)
     drawn = AMFRegressor(random_state=0)._forest_parameters(X.shape[1])
     scaled = dataclasses.replace(drawn, feature_scales=(0.5,) * X.shape[1])
-    once = arranged(drawn, X)
+    once = encode_rows(drawn, X)
     trial = Trial(scaled, range(2), (once, y, np.ones(SHORT)), SHORT // 2)
     assert trial._rows[0] is once
 
@@ -493,14 +493,14 @@ def test_each_round_has_signs_and_trees_of_its_own(monkeypatch: pytest.MonkeyPat
 
 def test_trees_that_scales_were_not_found_with_judge_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales that were lucky with the trees that they were found with do not stay for that."""
-    judge, judged = feature_scales._judge, []
+    judge, judged = feature_scales._evaluate, []
 
     def noted(*given: Any) -> Any:
         judged.append((given[1].tolist(), given[4] if len(given) > 4 else 0))
         return judge(*given)
 
     ends = np.array([0.0, -3.0, -4.0]), np.array([0.0, -5.0, -5.0])
-    monkeypatch.setattr(feature_scales, "_judge", noted)
+    monkeypatch.setattr(feature_scales, "_evaluate", noted)
     monkeypatch.setattr(feature_scales, "_by_evolution", lambda *_: ends)
     X, y = wave(SHORT, noise_columns=2)
     found = learn_scales(

@@ -26,7 +26,7 @@ _LEAST, _LARGEST_UNIT = 2.0**-64, 2.0**64
 
 
 @dataclass(frozen=True)
-class Arranged:
+class EncodedRows:
     """Rows as kernels take them, and how they are written."""
 
     columns: Columns
@@ -35,10 +35,10 @@ class Arranged:
     def __len__(self) -> int:
         return len(self.rows.values)
 
-    def __getitem__(self, part: slice) -> Arranged:
-        return Arranged(self.columns, Rows(*(values[part] for values in self.rows)))
+    def __getitem__(self, part: slice) -> EncodedRows:
+        return EncodedRows(self.columns, Rows(*(values[part] for values in self.rows)))
 
-    def times(self, scales: np.ndarray) -> Arranged:
+    def times(self, scales: np.ndarray) -> EncodedRows:
         """Return the rows times feature scales.
 
         Parameters
@@ -57,10 +57,10 @@ class Arranged:
         values = read_only(scale_columns(rows.values, scales))
         numeric = values if rows.numeric is rows.values else read_only(values[:, old.numeric])
         columns = make_columns(len(scales), old.binary, of_bits, steps)
-        return Arranged(columns, Rows(values, numeric, rows.steps, rows.bits))
+        return EncodedRows(columns, Rows(values, numeric, rows.steps, rows.bits))
 
 
-def arranged(parameters: ForestParameters, X: np.ndarray) -> Arranged | None:
+def encode_rows(parameters: ForestParameters, X: np.ndarray) -> EncodedRows | None:
     """Return rows before they are scaled; None where a forest cannot learn them so.
 
     As where it has no boxes, or does more to rows than to scale them: on the cube, or rounded.
@@ -79,4 +79,4 @@ def arranged(parameters: ForestParameters, X: np.ndarray) -> Arranged | None:
     columns = find_columns(X.shape[1], (), X)
     if not ((columns.units >= _LEAST) & (columns.units <= _LARGEST_UNIT)).all():
         return None
-    return Arranged(columns, rows_of(X, columns).rows)
+    return EncodedRows(columns, rows_of(X, columns).rows)

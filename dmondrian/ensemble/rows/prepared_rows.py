@@ -30,7 +30,7 @@ from dmondrian.ensemble.rows.unit_cube import check_cube, clip_to_cube, scale_co
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import ParameterError
 from dmondrian.tree.box_encoding import Columns, Rows, read_only
-from dmondrian.tree.box_encoding_choice import Written, are_same, fitted, rows_of
+from dmondrian.tree.box_encoding_choice import WrittenRows, are_same, fitted, rows_of
 from dmondrian.tree.nodes import Tree
 from dmondrian.tree.quantization import round_rows
 
@@ -43,7 +43,7 @@ class _Encodings:
     def __init__(self, values: np.ndarray) -> None:
         self.values = values
         self._lock = Lock()
-        self._known: list[tuple[Columns, Written]] = []
+        self._known: list[tuple[Columns, WrittenRows]] = []
         self._first: Columns | None = None
 
     def first(self, empty: Tree) -> Columns:
@@ -52,10 +52,10 @@ class _Encodings:
             if self._first is None:
                 (tree,), rows = fitted([empty], self.values)
                 self._first = tree.columns
-                self._add(tree.columns, Written(rows, True, True))
+                self._add(tree.columns, WrittenRows(rows, True, True))
         return self._first
 
-    def get(self, columns: Columns) -> Written:
+    def get(self, columns: Columns) -> WrittenRows:
         """Return all rows as these columns write them, and whether they can."""
         with self._lock:
             written = self._find(columns)
@@ -68,12 +68,12 @@ class _Encodings:
         """Keep an encoding that was made elsewhere, in which all rows fit."""
         with self._lock:
             if self._find(columns) is None:
-                self._add(columns, Written(rows, True, True))
+                self._add(columns, WrittenRows(rows, True, True))
 
-    def _add(self, columns: Columns, written: Written) -> None:
+    def _add(self, columns: Columns, written: WrittenRows) -> None:
         self._known = [(columns, written), *self._known[: _MOST_ENCODINGS - 1]]
 
-    def _find(self, columns: Columns) -> Written | None:
+    def _find(self, columns: Columns) -> WrittenRows | None:
         for known, written in self._known:
             if are_same(known, columns):
                 return written
