@@ -370,18 +370,9 @@ class BaseForest(BaseEstimator):
         budget: TimeBudget | None = self.__dict__.pop("_time_budget", None)
         for part in parts_of(X, budget):
             rows = self._as_seen(X, part)
-            part_arguments = [
-                None if argument is None else argument[part] for argument in (w, times)
-            ]
+            own = [None if given is None else given[part] for given in (w, times)]
             try:
-                forest.update(
-                    rows,
-                    y[part],
-                    part_arguments[0],
-                    self._n_threads(len(rows)),
-                    turns,
-                    part_arguments[1],
-                )
+                forest.update(rows, y[part], own[0], self._n_threads(len(rows)), turns, own[1])
             except BaseException as error:
                 if part.start:
                     error.add_note(f"before these rows it has learned {part.start} of the call")
