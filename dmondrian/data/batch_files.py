@@ -388,13 +388,13 @@ class BatchFiles:
         if about is None:
             raise DataError(f"{uri} was not written by this; take it out")
         try:
-            stored = json.loads(about)
-            sizes = tuple(int(size) for size in stored["sizes"])
-            offsets = {key: int(value) for key, value in stored["offsets"]}
+            found = json.loads(about)
+            sizes = tuple(int(size) for size in found["sizes"])
+            offsets = {key: int(value) for key, value in found["offsets"]}
             position = Position(sum(sizes), offsets)
             # Earlier versions did not note these.
-            more = bool(stored.get("round", False)), stored.get("inside")
-            return _State(position, str(stored["chain"]), int(names[-1][:10]), sizes, *more)
+            more = bool(found.get("round", False)), found.get("inside")
+            return _State(position, str(found["chain"]), int(names[-1][:10]), sizes, *more)
         except (LookupError, TypeError, ValueError) as error:
             raise CorruptError(f"{uri} has no position of its source: {error}") from error
 
