@@ -12,6 +12,8 @@ _ESCAPES |= {9: "\\t", 10: "\\n", 13: "\\r"} | {code: f"\\u{code:x}" for code in
 
 NOTED = {"is_remark": True}
 """Marks a log record that may also come as a warning, so that it is shown once."""
+EACH_TIME = {"is_remark": False}
+"""Marks a warning of a change of state, which is shown each time, also in the same words."""
 
 
 def counted(number: int, what: str, plural: str | None = None) -> str:

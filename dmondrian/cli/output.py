@@ -167,7 +167,7 @@ class _Logged(logging.Handler):
         if isinstance(event, Mapping):
             self._output.happened(event)
             return
-        is_remark = record.levelno >= logging.WARNING or getattr(record, "is_remark", False)
+        is_remark = getattr(record, "is_remark", record.levelno >= logging.WARNING)
         write = self._output.remark if is_remark else self._output.note
         write(record.getMessage())
 

@@ -49,7 +49,8 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (ParameterError, 422),
     (ValueError, 422),  # of scikit-learn's checks
 )
-_PASSED, _PASSED_SECONDS = 4, 2.0  # of a body that is too long: times its limit, and how long
+_SILENT_SECONDS = 60.0  # for which a body may stop coming
+_PASSED, _PASSED_SECONDS = 32, 2.0  # of a body that is too long: times its limit, and how long
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -193,7 +194,12 @@ class Application:
             raise self._too_long()
         parts, n = [], 0
         while True:
-            message = await receive()
+            try:
+                async with asyncio.timeout(_SILENT_SECONDS):
+                    message = await receive()
+            except TimeoutError:
+                text = f"no more of the body came for {_SILENT_SECONDS:.0f} seconds: send it again"
+                raise _Refused(408, "RequestTimeout", text, {"connection": "close"}) from None
             if message["type"] == "http.disconnect":
                 raise _Gone
             part = message.get("body", b"")

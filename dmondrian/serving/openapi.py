@@ -16,6 +16,7 @@ from dmondrian.serving.served_model import ServedModel
 
 _STATUSES = {
     "400": "The body is not of the type that it claims.",
+    "408": "The body stopped coming.",
     "413": "The body is too long.",
     "415": "The body is of another type.",
     "422": "The model cannot take these rows; the message is that of `dmondrian score`.",

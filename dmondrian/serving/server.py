@@ -25,8 +25,10 @@ from typing import Any
 
 import numpy as np
 
+from dmondrian._memory_limit import raise_limit
 from dmondrian._optional import require
-from dmondrian.errors import DMondrianError, ParameterError
+from dmondrian._text.wording import EACH_TIME
+from dmondrian.errors import OutageError, ParameterError
 from dmondrian.serving.asgi import Application
 from dmondrian.serving.learner import Learner
 from dmondrian.serving.request_queue import RequestQueue
@@ -39,6 +41,10 @@ GRACE_SECONDS = 10
 """For requests that are being answered when the end comes."""
 
 _BACKLOG = 2048
+_MOST_FILES = 65_536  # of which each connection is one, as far as the system allows
+_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+"""Seconds without a word after which a peer is asked for a sign of life, seconds between two
+questions, and how many are left unanswered before its connection is closed."""
 _NICENESS = 15
 """Of the thread that reads a newer checkpoint, above that of the others."""
 
@@ -106,6 +112,7 @@ def serve(model: str, options: Options, on_start: Callable[[str, Mapping[str, An
     """
     require("uvicorn", "serve", "serving a model")
     check_options(options)
+    raise_limit(_MOST_FILES)
     listening = _listen(options.host, options.port)
     try:
         served = ServedModel(Address.find(model))
@@ -155,6 +162,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         if os.name == "posix":  # elsewhere another server could take the port as well
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _ask_for_life(listening)
         listening.bind(address)
         listening.listen(_BACKLOG)
     except OSError as error:
@@ -164,6 +172,14 @@ def _listen(host: str, port: int) -> socket.socket:
             "stop what uses it"
         ) from error
     return listening
+
+
+def _ask_for_life(listening: socket.socket) -> None:
+    """Have connections closed whose peer is gone without a word; Linux hands this on to each."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _ALIVE.items():
+        if hasattr(socket, name):
+            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _warm(model: ServedModel) -> None:
@@ -325,6 +341,7 @@ class Reloading:
     def __init__(self, name: str, queue: RequestQueue, metrics: ServingMetrics) -> None:
         self._name, self._queue, self._metrics = name, queue, metrics
         self._error: str | None = None
+        self._is_out = False  # whether that was a store which does not answer
 
     def about(self) -> Mapping[str, Any]:
         """Return why a newer checkpoint was not taken, as JSON values; nothing if all is well."""
@@ -344,13 +361,14 @@ class Reloading:
             await asyncio.sleep(seconds)
             try:
                 newer = await loop.run_in_executor(pool, self._newer)
-            except DMondrianError as error:
-                if self._error != str(error):
-                    _log.warning("a newer checkpoint was not taken: %s", error)
-                self._error = str(error)
+            except Exception as error:  # noqa: BLE001  # the model in use goes on answering
+                is_out = isinstance(error, OutageError)  # its text has how long no answer came
+                if self._error != str(error) and not (is_out and self._is_out):
+                    _log.warning("a newer checkpoint was not taken: %s", error, extra=EACH_TIME)
+                self._error, self._is_out = str(error) or type(error).__name__, is_out
                 self._metrics.count_reload(failed=True)
                 continue
-            self._error = None
+            self._error, self._is_out = None, False
             if newer is not None:
                 self._queue.model = newer
                 self._metrics.count_reload(failed=False)

@@ -12,6 +12,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from openapi_spec_validator import validate
 from dmondrian import AMFClassifier, AMFRegressor, load
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.migrating import migrate
-from dmondrian.errors import DataError, FencedError
+from dmondrian.errors import DataError, FencedError, OutageError
+from dmondrian.serving import asgi
+from dmondrian.serving import server as server_module
 from dmondrian.serving.learner import Learner, learn_request_of
 from dmondrian.serving.request_queue import SLICE, BusyError, RequestQueue
 from dmondrian.serving.served_model import Address, ServedModel
@@ -216,7 +219,8 @@ def test_other_requests_are_refused(server: Server) -> None:
     assert server.ask("/predict", b"1", kind="text/plain").status == 415
     learn = server.ask("/learn", {"keys": ["a"], "labels": ["yes"]})
     assert (learn.status, "--learn" in learn.error) == (403, True)
-    assert server.ask("/predict", b" " * 300_000).status == 413
+    for n_bytes in (300_000, 6_000_000):  # whoever looks for the answer behind the body finds it
+        assert server.ask("/predict", b" " * n_bytes).status == 413
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
         head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         raw.sendall(head + b"transfer-encoding: chunked\r\n\r\n" + b"10000\r\n")
@@ -226,6 +230,72 @@ def test_other_requests_are_refused(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
         raw.sendall(head + b"content-length: 100\r\n\r\n[")  # and hangs up
     assert server.ask("/health").json["status"] == "ok"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no such limit")
+def test_many_connections_that_stay_silent_are_no_limit(model: Path) -> None:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
+    try:
+        with serving(model) as server:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            with ExitStack() as stack:
+                for _ in range(100):
+                    raw = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+                    stack.enter_context(raw).sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\n")
+                assert server.ask("/predict", [[0.1, 0.2, 0.3]]).status == 200
+            assert server.stop() == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_connections_ask_for_life_and_bodies_have_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        listening = stack.enter_context(server_module._listen("127.0.0.1", 0))
+        stack.enter_context(socket.create_connection(listening.getsockname(), timeout=60))
+        accepted = stack.enter_context(listening.accept()[0])
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if sys.platform == "linux":
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+    monkeypatch.setattr(asgi, "_SILENT_SECONDS", 0.01)
+    app = asgi.Application(None, ServingMetrics(), 100, dict)  # type: ignore[arg-type]  # not asked
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "path": "/predict", "method": "POST", "headers": headers}
+    asyncio.run(app(scope, receive, send))
+    assert sent[0]["status"] == 408
+
+
+def test_whatever_a_look_for_a_newer_checkpoint_raises_the_server_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = [MemoryError(), OutageError("no answer in 1 s"), OutageError("no answer in 2 s")]
+    reloading = server_module.Reloading("model", None, ServingMetrics())  # type: ignore[arg-type]  # not asked
+
+    def fail() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    monkeypatch.setattr(reloading, "_newer", fail)
+
+    async def look() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await reloading.look(0.01)
+
+    asyncio.run(look())
+    assert not errors
+    assert caplog.text.count("was not taken") == 2
+    assert reloading.about() == {}
 
 
 def test_metrics_are_scraped(server: Server) -> None:

@@ -1,7 +1,7 @@
 """Limits of open files: a scheduler has some connections to each worker, and each is a file.
 
-Promises that too low a limit is reported before a run, with what to do, and raised as far as the
-process may raise it itself.
+Relies on :mod:`dmondrian._memory_limit`. Promises that too low a limit is reported before a run,
+with what to do, and raised as far as the process may raise it itself.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from distributed import Client
 
+from dmondrian._memory_limit import raise_limit
 from dmondrian.distributed.cluster.workers import REPLY_SECONDS
 
 FILES_OF_WORKER = 6
@@ -20,34 +21,6 @@ FILES_OF_PROCESS = 100
 """Open files of a scheduler without workers, and some to spare."""
 
 _log = logging.getLogger("dmondrian")
-
-
-def raise_limit(n_files: int) -> int | None:
-    """Raise this process's limit of open files as far as needed and allowed; return it.
-
-    Parameters
-    ----------
-    n_files : int
-        Needed.
-
-    Returns
-    -------
-    int or None
-        The limit; None where there is none, or none that can be asked for.
-    """
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return None
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return None
-    if soft < n_files:
-        wanted = n_files if hard == resource.RLIM_INFINITY else min(n_files, hard)
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return soft
 
 
 def check_open_files(client: Client, n_workers: int) -> None:

@@ -14,7 +14,8 @@ pytest.importorskip("resource")
 SCRIPT = """
 import logging, resource, sys
 from distributed import Client, LocalCluster
-from dmondrian.distributed.cluster.open_files import check_open_files, raise_limit
+from dmondrian._memory_limit import raise_limit
+from dmondrian.distributed.cluster.open_files import check_open_files
 
 if __name__ == "__main__":
     soft, hard, n_workers = map(int, sys.argv[1:])
