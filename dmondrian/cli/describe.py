@@ -64,6 +64,8 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
             rows.insert(
                 3, ("labels came", f"{later} after their rows, the median of the last file")
             )
+    if facts["data_error"] is not None:
+        rows.insert(2, ("data", f"their plan cannot be read: {facts['data_error']}"))
     if facts["lags"] is not None:
         from dmondrian.data.lag_settings import in_words
 
@@ -197,6 +199,7 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         shares = (summary if trees.is_recorded else summary_from_trees(model)).importances()
         why = None if shares is not None else "the gains of splits are too large to be added up"
     calibration = _calibration(trees.calibration)
+    data, data_error = _data(run)
     return {
         "model": model,
         "is_recorded": trees.is_recorded,
@@ -215,7 +218,8 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
         "features": trees.parameters["n_features"],
         "classes": stored.get("classes"),
         "feature_names": stored.get("feature_names"),
-        "data": _data(run),
+        "data": data,
+        "data_error": data_error,
         "trained": _trained(run),
         "created_by": stored.get("created_by"),
         "calibration_exponent": getattr(calibration, "exponent", None),
@@ -243,25 +247,28 @@ def _facts(model: str, with_importances: bool) -> dict[str, Any]:
     }
 
 
-def _data(run: Run) -> dict[str, Any] | None:
-    """Return what a run was trained on; None for a model that was fitted on arrays."""
+def _data(run: Run) -> tuple[dict[str, Any] | None, str | None]:
+    """Return what a run was trained on, or why that is not known.
+
+    Neither for a model that was fitted on arrays.
+    """
     from dmondrian.data import stored_plan
     from dmondrian.data.joined_files import label_delay
     from dmondrian.data.lagged_files import plan_of_data
 
     if run.run_json.get("plan") is None:
-        return None
+        return None, None
     try:
         plan = stored_plan(run.stream)
-    except (CheckpointError, StoreError):
-        return None  # what is shown of the model does not depend on it
+    except (CheckpointError, StoreError) as error:
+        return None, str(error)  # what is shown of the model does not depend on it
     files = list(dict.fromkeys(plan.table.uris()))
     try:
         notes = run.stream.notes()
     except (CheckpointError, StoreError):
         notes = []
     delay = label_delay(files[-1]) if files else None
-    return {
+    about = {
         "rows": plan.n_rows,
         "files": list(dict.fromkeys(plan_of_data(run, plan).table.uris())),
         "shuffle": plan.shuffle,
@@ -270,6 +277,7 @@ def _data(run: Run) -> dict[str, Any] | None:
         if delay is None
         else dict(zip(("rows", "seconds"), delay, strict=True)),
     }
+    return about, None
 
 
 def _trained(run: Run) -> dict[str, Any] | None:

@@ -58,7 +58,7 @@ def test_a_plan_or_note_that_is_damaged_hides_nothing_else(classified, tmp_path)
     note.write_bytes(b"{")
     (copy / "plan.parquet").write_bytes(b"PAR1")
     reported = lines_of(call("describe", copy)[0])
-    assert "data" not in reported
+    assert reported["data"].startswith("their plan cannot be read: ")
     assert "trained" not in reported
     assert reported["rows learned"] == "3,000"
     note.write_bytes(document.seal({"outcome": "finished"}))  # of another version

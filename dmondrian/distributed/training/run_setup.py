@@ -18,7 +18,7 @@ from dmondrian._text.wording import NOTED, counted
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.parts import parts_of
 from dmondrian.checkpoint.row_ranges import ROW_PARTS, cut_rows
-from dmondrian.data import Plan, as_asked, asks_the_same, extend_plan, make_plan
+from dmondrian.data import Plan, as_asked, asks_the_same, extend_plan, make_plan, stored_plan
 from dmondrian.data.extend import GONE
 from dmondrian.data.lag_settings import checked_lags, in_words
 from dmondrian.data.lagged_files import lagged_files
@@ -31,7 +31,7 @@ from dmondrian.distributed.training.merged_ranges import (
     check_row_parts,
 )
 from dmondrian.distributed.training.resolve_settings import resolve_parameters
-from dmondrian.errors import CheckpointError, ParameterError
+from dmondrian.errors import CheckpointError, CorruptError, NotFoundError, ParameterError
 from dmondrian.store import check_writable
 
 _log = logging.getLogger("dmondrian")
@@ -169,10 +169,24 @@ def prepare_run(
     try:
         return Run.create(url, about, began.to_parquet()), plan
     except CheckpointError as error:
-        if stored is None or type(error) is not CheckpointError:  # damaged, say
+        if type(error) is not CheckpointError:  # damaged, say
             raise
+        if stored is None:
+            raise CheckpointError(f"{error}{_about_unreadable_plan(url)}") from None
         text = _other_job_in_words(url, about, stored, began) or str(error)
         raise CheckpointError(text + _trees_in_words(url, about["n_estimators"])) from None
+
+
+def _about_unreadable_plan(url: str) -> str:
+    """Return that the first plan of a run was made again, and differs; "" if it can be read."""
+    try:
+        stored_plan(Run.open(url).stream)
+    except (CorruptError, NotFoundError) as error:
+        return (
+            f"\nThe plan of that run cannot be read ({error}). It is made again of exactly the "
+            "files that the run began with: name these alone first, then all of them."
+        )
+    return ""
 
 
 def _check_target(estimator: Any, target: Any) -> None:

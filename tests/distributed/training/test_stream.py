@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from distributed import Client
 from dmondrian import MondrianKernelClassifier
 from dmondrian.checkpoint import Run
 from dmondrian.data import make_plan
-from dmondrian.distributed import Progress, evaluate, score
+from dmondrian.distributed import Progress, evaluate, follow, score
 from dmondrian.distributed.metrics.sortedness import Sortedness
 from dmondrian.distributed.training import run_setup
 from dmondrian.distributed.worker import tasks
+from dmondrian.errors import CheckpointError
 from dmondrian.forest.forest import Forest
 from tests.distributed.conftest import OFTEN, ROWS, SETTLED, Fit, digests, forest
 
@@ -139,6 +142,27 @@ def test_a_run_that_an_earlier_version_shuffled_goes_on_and_grows_as_it_began(
     (folder / "part-1.parquet").unlink()
     Path(damaged.run_url.removeprefix("file://"), "plan.parquet").unlink()
     assert digests(fit("damaged", **options)) == expected
+
+
+@pytest.mark.parametrize("left", [None, 100])
+def test_a_run_whose_plan_is_lost_goes_on_with_the_files_that_it_began_with(
+    client: Client, adult: Path, tmp_path: Path, left: int | None
+) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    data.mkdir()
+    options = {"target": "income", "run": run, "once": True, "client": client}
+    shutil.copy2(adult / "part-0.parquet", data)
+    follow(forest(), data, **options)
+    plan = run / "plan.parquet"
+    plan.unlink() if left is None else os.truncate(plan, left)
+    shutil.copy2(adult / "part-1.parquet", data)
+    with pytest.raises(CheckpointError, match="plan of that run cannot be read"):
+        follow(forest(), data, **options)
+    with nullcontext() if left is None else pytest.warns(UserWarning, match="was damaged"):
+        follow(forest(), data / "part-0.parquet", **options)
+    found = follow(forest(), data, **options)
+    assert found is not None
+    assert found.plan.n_rows == ROWS
 
 
 def printed(caplog: pytest.LogCaptureFixture) -> list[str]:
