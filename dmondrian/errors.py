@@ -14,7 +14,7 @@ Every message has what was expected, what came and what to do. The hierarchy::
     |   `-- FencedError               another writer owns this run
     |-- StoreError                    an object store refused or failed
     |   |-- NotFoundError             no object of that name
-    |   `-- OutageError               a remote file cannot be read at the moment
+    |   `-- OutageError               a remote store does not answer at the moment
     `-- ClusterError                  workers lost, or a wait ran out
 """
 
@@ -72,7 +72,7 @@ class NotFoundError(StoreError, KeyError):
 
 
 class OutageError(StoreError):
-    """A remote file could not be read; it may be a moment's failure of its store."""
+    """A remote store does not answer, or cannot serve at the moment: waiting may mend it."""
 
 
 class ClusterError(DMondrianError):

@@ -43,7 +43,7 @@ def hand_over(store: Store) -> str:
     """Note a new job; return its id, which sorts by time."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     job = f"{stamp}-{uuid.uuid4().hex[:16]}"
-    store.put_new(f"{FOLDER}/{job}.json", document.seal({"began": time.time()}))
+    store.put_same(f"{FOLDER}/{job}.json", document.seal({"began": time.time()}))
     return job
 
 

@@ -370,8 +370,10 @@ class BatchFiles:
         pq.write_table(plain, sink, row_group_size=FILE_ROWS, write_page_checksum=True)
         name = _name(state.number + 1)
         try:
-            self._store.put_new(name, sink.getvalue().to_pybytes())
-        except ExistsError as error:
+            # Sent again by a remote store's client, it may meet its own first attempt.
+            put = self._store.put_new if self._store.is_local else self._store.put_same
+            put(name, sink.getvalue().to_pybytes())
+        except (ExistsError, FencedError) as error:
             raise FencedError(
                 f"{self.out} has {name}, of another process: let one take these batches at a time"
             ) from error

@@ -42,7 +42,7 @@ from dmondrian.data.source import (
 )
 from dmondrian.data.web import is_web
 from dmondrian.errors import DataError, MissingPackageError, PlanError
-from dmondrian.store.failures import advice_on_answer
+from dmondrian.store.failures import advice_on_answer, kind_of
 from dmondrian.store.store import s3_is_on_this_machine
 
 LOG = "_delta_log"
@@ -100,7 +100,9 @@ def table_at(item: str) -> tuple[str, int | None] | None:
             info = filesystem.get_file_info(f"{path}/{LOG}")
         except OSError as error:
             advice = advice_on_answer(str(error), location)
-            raise DataError(f"cannot look at {location}: {error} {advice}".rstrip()) from error
+            raise kind_of(error, location)(
+                f"cannot look at {location}: {error} {advice}".rstrip()
+            ) from error
         if info.type == fs.FileType.Directory:
             return location, version
     return None
@@ -136,7 +138,9 @@ def open_table(location: str, version: int | None = None) -> DeltaTable:
         masked = pa.table(table.deletion_vectors()).column("filepath").to_pylist()
     except (DeltaError, OSError, ValueError, LookupError) as error:
         at = "" if version is None else f" at version {version}"
-        raise DataError(f"cannot read the Delta table {location}{at}: {error}") from error
+        raise kind_of(error, location)(
+            f"cannot read the Delta table {location}{at}: {error}"
+        ) from error
     if metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
         raise DataError(
             f"the Delta table {location} has columns whose names in its files are others "
@@ -340,7 +344,7 @@ def _found(table: str, paths: Collection[str]) -> Iterator[tuple[str, SourceFile
             other_filesystem, at = locate(place)
             infos_of_paths[path] = other_filesystem.get_file_info(at)
     except OSError as error:
-        raise DataError(f"cannot look at the files of {table}: {error}") from error
+        raise kind_of(error, table)(f"cannot look at the files of {table}: {error}") from error
     for path in paths:
         info = infos_of_paths[path]
         if info.type == fs.FileType.File:
@@ -372,7 +376,9 @@ def _actions(location: str, version: int) -> Iterator[Mapping[str, Any]]:
     except FileNotFoundError:
         raise FileNotFoundError(f"{LOG}/{version:020d}.json is gone") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {path} of the Delta table {location}: {error}") from error
+        raise kind_of(error, location)(
+            f"cannot read {path} of the Delta table {location}: {error}"
+        ) from error
 
 
 def _path(action: Mapping[str, Any]) -> str:

@@ -39,6 +39,7 @@ from dmondrian.data.iceberg_manifests import (
 from dmondrian.data.plan import TableState
 from dmondrian.data.source import SourceFile, is_local, normalise
 from dmondrian.errors import DataError, PlanError
+from dmondrian.store.failures import kind_of
 
 SCHEME = "iceberg://"
 _METADATA = re.compile(r".+\.metadata\.json")
@@ -118,7 +119,9 @@ def open_iceberg(location: str, snapshot: int | None = None) -> IcebergTable:
             f"{' '.join(str(error).split())}"
         ) from error
     except (NoSuchTableError, OSError, ValueError, LookupError) as error:
-        raise DataError(f"cannot read the Iceberg table {location}: {error}") from error
+        raise kind_of(error, location)(
+            f"cannot read the Iceberg table {location}: {error}"
+        ) from error
     version = NO_SNAPSHOT if found is None else int(found.snapshot_id)
     state = TableState(location, str(table.metadata.table_uuid), version)
     columns, elsewhere = _columns(table, None if snapshot is None else found)

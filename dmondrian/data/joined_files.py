@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dmondrian.data.footers import open_parquet, read_columns
-from dmondrian.errors import CorruptError, DataError, FencedError, ParameterError
+from dmondrian.errors import CorruptError, DataError, FencedError, OutageError, ParameterError
 from dmondrian.store import ExistsError, open_store
 
 MOST_FILES = 64
@@ -137,8 +137,10 @@ class JoinedFiles:
         table = table.replace_schema_metadata({_ABOUT: json.dumps(about).encode()})
         name = name_of_joined(number)
         try:
-            self._store.put_new(name, _parquet(table))
-        except ExistsError as error:
+            # Sent again by a remote store's client, it may meet its own first attempt.
+            put = self._store.put_new if self._store.is_local else self._store.put_same
+            put(name, _parquet(table))
+        except (ExistsError, FencedError) as error:
             raise FencedError(
                 f"{self.url} has {name}, of another process: let one join these rows at a time"
             ) from error
@@ -285,7 +287,7 @@ def label_delay(uri: str) -> tuple[float, float | None] | None:
     try:
         stored = json.loads((open_parquet(uri).schema_arrow.metadata or {})[_ABOUT])
         return float(stored["rows_later"]), stored["seconds_later"]
-    except (DataError, LookupError):
+    except (DataError, OutageError, LookupError):
         return None
 
 

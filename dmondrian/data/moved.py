@@ -22,7 +22,8 @@ from dmondrian.data.footers import MAX_CONNECTIONS, Footer
 from dmondrian.data.plan import Plan
 from dmondrian.data.source import SAFE, SourceFile, is_local, open_uri, stat_uri
 from dmondrian.data.version import Version
-from dmondrian.errors import DataError
+from dmondrian.errors import DataError, OutageError
+from dmondrian.store.failures import kind_of
 
 _Parts = tuple[str, ...]  # of a path
 
@@ -259,7 +260,7 @@ def _version_now(uri: str) -> Version | None:
     try:
         return stat_uri(uri)
     except OSError as error:
-        raise DataError(f"cannot look at {uri}, a file of the plan: {error}") from error
+        raise kind_of(error, uri)(f"cannot look at {uri}, a file of the plan: {error}") from error
 
 
 def _files_of(blocks: Iterable[Block]) -> dict[str, _Planned]:
@@ -275,7 +276,9 @@ def _fingerprint_at(uri: str) -> str:
     try:
         with open_uri(uri) as file:
             return fingerprint(file, read_end(file))
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError) as error:
+        if kind_of(error, uri) is OutageError:  # whether it has changed is not known
+            raise OutageError(f"cannot look at {uri}, a file of the plan: {error}") from error
         return ""
 
 

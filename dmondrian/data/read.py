@@ -44,7 +44,8 @@ from dmondrian.data.shuffle import CHUNK_ORDER, permutation, share_rows
 from dmondrian.data.single_flight_cache import SingleFlightCache
 from dmondrian.data.source import is_local, stat_uri
 from dmondrian.data.tables import Columns, joined
-from dmondrian.errors import DataError, PlanError, SchemaError
+from dmondrian.errors import DataError, OutageError, PlanError, SchemaError
+from dmondrian.store.failures import kind_of
 
 KEPT_BYTES = 256 << 20
 """Bytes of decoded row groups that are kept, at least one of them."""
@@ -360,7 +361,8 @@ def check_unchanged(block: Block) -> None:
     try:
         found = stat_uri(block.uri)
     except OSError as error:
-        raise PlanError(f"cannot look at {block.uri}, a file of the plan: {error}") from error
+        kind = OutageError if kind_of(error, block.uri) is OutageError else PlanError
+        raise kind(f"cannot look at {block.uri}, a file of the plan: {error}") from error
     if found is None:
         raise PlanError(
             f"{block.uri} is part of the plan but is no longer there: put it back, or start a new "

@@ -37,7 +37,7 @@ from dmondrian.data.proxy import proxy_for
 from dmondrian.data.version import Version, version_of
 from dmondrian.data.web import is_web, open_web, stat_web
 from dmondrian.errors import DataError
-from dmondrian.store.failures import advice_on_answer, no_bucket
+from dmondrian.store.failures import advice_on_answer, kind_of, no_bucket
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -245,7 +245,7 @@ def _web_file(location: str) -> SourceFile:
     try:
         found = stat_web(location)
     except OSError as error:
-        raise DataError(f"cannot read {location}: {error}") from error
+        raise kind_of(error, location)(f"cannot read {location}: {error}") from error
     if found is None:
         raise NoFilesError(f"expected a Parquet file at {location}, but nothing is there")
     return SourceFile(location, found[0], found[1], _partition(urlsplit(location).path))
@@ -272,7 +272,9 @@ def _expand(
             raise NoFilesError(f"no file matches {location}: expected at least one Parquet file")
     except OSError as error:
         advice = advice_on_answer(str(error), location)
-        raise DataError(f"cannot list {location}: {error} {advice}".rstrip()) from error
+        raise kind_of(error, location)(
+            f"cannot list {location}: {error} {advice}".rstrip()
+        ) from error
     except UnicodeDecodeError as error:
         raise DataError(
             f"a name in {location} has bytes that are no UTF-8 ({error.object!r}): rename it"
@@ -369,7 +371,7 @@ def _remote(
         filesystem, root = fs.FileSystem.from_uri(url)
     # Arrow raises "not implemented" for schemes that this build does not support.
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise DataError(
+        raise kind_of(error, url)(
             f"cannot open {scheme}://{netloc}: {error}. Expected a local path or a URL of a file "
             "system that pyarrow knows (s3, gs, abfs, hdfs, file) or a web link"
         ) from error

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from dmondrian.data.fingerprint import ENCRYPTED_MAGIC, MAGIC, read_end
 from dmondrian.data.source import is_local, open_uri
-from dmondrian.errors import DataError
+from dmondrian.errors import DataError, OutageError
+from dmondrian.store.failures import kind_of
 
 _HEAD = 512
 _OUT = "or take it out of the source"
@@ -73,8 +74,8 @@ def encrypted_columns(parquet: pq.ParquetFile, tail: bytes, uri: str) -> tuple[s
     return tuple(names)
 
 
-def unreadable(uri: str, error: BaseException, where: str = "") -> DataError:
-    """Return the error with the reason why a file cannot be read.
+def unreadable(uri: str, error: BaseException, where: str = "") -> DataError | OutageError:
+    """Return the error with the reason why a file cannot be read; an `OutageError` of its store.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ def unreadable(uri: str, error: BaseException, where: str = "") -> DataError:
             f"({reason}): install a pyarrow that can, or convert the file"
         )
     if getattr(error, "errno", None) or _REQUEST.search(reason):
-        return DataError(f"{what} could not be read ({reason}): try again, {_OUT}")
+        return kind_of(error, uri)(f"{what} could not be read ({reason}): try again, {_OUT}")
     if where:
         return DataError(f"{what} cannot be decoded ({reason}): {_advice(uri)}")
     return DataError(f"{uri} cannot be read as Parquet: {_description(uri, reason)}")

@@ -24,7 +24,7 @@ from distributed import Client
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.pruning import prune
-from dmondrian.data import Arrivals, Joined, LabelJoin, Plan, gives_batches, stored_plan
+from dmondrian.data import Arrivals, BatchFiles, Joined, LabelJoin, Plan, gives_batches, stored_plan
 from dmondrian.data.label_join import N_ROWS
 from dmondrian.data.lagged_files import lags_of_run
 from dmondrian.data.make import NoRowsError
@@ -34,6 +34,7 @@ from dmondrian.distributed.cluster.client import Connection
 from dmondrian.distributed.cluster.events import EventListener
 from dmondrian.distributed.cluster.free_memory import free_memory
 from dmondrian.distributed.cluster.interrupt import Interrupts
+from dmondrian.distributed.cluster.outage import Outage
 from dmondrian.distributed.cluster.progress import Listener
 from dmondrian.distributed.cluster.prometheus_metrics import HOST
 from dmondrian.distributed.scoring.score_arrivals import ScoreArrivals, Scored
@@ -53,7 +54,14 @@ from dmondrian.distributed.training.run_folder import checked_folder
 from dmondrian.distributed.training.run_setup import IN_MEMORY, learned_by_all, prepare_run
 from dmondrian.distributed.training.train import TrainedRun, bring_to_end, checks_of, serve_metrics
 from dmondrian.distributed.training.validation import HeldOutData
-from dmondrian.errors import CheckpointError, DataError, FencedError, ParameterError
+from dmondrian.errors import (
+    CheckpointError,
+    DataError,
+    FencedError,
+    NotFoundError,
+    OutageError,
+    ParameterError,
+)
 
 _log = logging.getLogger("dmondrian")
 
@@ -234,13 +242,21 @@ def follow(
     if isinstance(labels, Mapping) and "out" in labels:
         places.append(labels["out"])
     url = checked_folder(run, places)
-    batches = batch_files(data, url) if is_source else None
-    data = data if batches is None else batches.out
+    given, given_options = data, plan_options
+
+    def parts() -> tuple[BatchFiles | None, ScoreArrivals | None, LabelJoin | None]:
+        """Return what takes batches, scores files and joins labels, as a new process has it."""
+        return (
+            batch_files(given, url) if is_source else None,
+            None if score is None else ScoreArrivals(url, score, on_scored, places),
+            None if labels is None else _joining(given, labels, target, given_options),
+        )
+
     exports = [export] if isinstance(export, (str, os.PathLike)) else list(export)
     _check_exports(exports)
     held_out = None if validation is None else HeldOutData(validation)
-    scoring = None if score is None else ScoreArrivals(url, score, on_scored, places)
-    joining = None if labels is None else _joining(data, labels, target, plan_options)
+    batches, scoring, joining = parts()
+    data = data if batches is None else batches.out
     if joining is not None and labels is not None:
         data, plan_options = joining.out, _without_key(plan_options, labels["key"])
         _check_joined(url, joining)
@@ -251,7 +267,7 @@ def follow(
         "progressive": progressive,
         "row_parts": row_parts,
     }
-    newest, before = None, None
+    newest, before, outage, has_gone_well = None, None, Outage(), False
     with ExitStack() as stack, Interrupts() as asked:
         metrics = serve_metrics(stack, metrics_port, metrics_host)
         options = replace(options, metrics=metrics)
@@ -279,83 +295,99 @@ def follow(
                 raise
 
         while not is_asked():
-            began = time.monotonic()
-            if scoring is not None and joining is not None and _has_model(url):
-                scoring.look(connect_unless_asked, is_asked)  # before their labels are learned
-            for joined in () if joining is None else joining.look():
-                if metrics is not None:
-                    metrics.labels_joined(joined.rows_later, joined.seconds_later)
-                if on_joined is not None:
-                    on_joined(joined)
-            n_taken = 0
-            if batches is not None:
-                seconds = interval if _exists(url) else float("inf")
-                n_taken = batches.take(rows_to_take(batches, url), seconds, is_asked)
-                if is_asked() and not _exists(url):
-                    break  # the encoding is not of where one was asked to end
-            now = arrivals.look()
-            if now.is_empty and once and before is None and not _exists(url):
-                if joining is not None:
-                    _log.info("no label of a row has come yet: there is nothing to learn")
-                    break
-                raise DataError(
-                    f"no Parquet file has come to {data} yet: there is nothing to learn"
-                )
-            if now.has_come_since(before) and not (now.is_empty and not _exists(url)):
-                if metrics is not None:
-                    metrics.data_came(now.newest)
-                if newest is not None and not _exists(url):
-                    raise CheckpointError(GONE.format(url=url))
-                try:
-                    with scored_first(), _about_joined(joining), about_batches(batches):
-                        opened, plan = prepare_run(
-                            estimator, data, target, url, run_options, plan_options,
-                            checks_of(held_out, options.alerts), now.files, lags, is_asked,
-                            is_own=joining is not None or batches is not None,
-                        )  # fmt: skip
-                except NoRowsError as error:
-                    if once:
-                        raise
-                    _log.info("%s", error)
-                    before = now
-                    _wait(asked, interval)
-                    continue
-                if is_asked():
-                    break
-                try:
-                    with scored_first(), _about_joined(joining), about_batches(batches):
-                        found = bring_to_end(opened, plan, options, connect_unless_asked, held_out)
-                except FencedError as error:
-                    raise FencedError(f"{error}. {ONE_ALONE}") from error
-                if len(opened.manifests()) > keep:
-                    prune(opened, keep)
+            try:
+                if outage.is_on:  # what failed may be done in part
+                    batches, scoring, joining = parts()
+                began = time.monotonic()
+                if scoring is not None and joining is not None and _has_model(url):
+                    scoring.look(connect_unless_asked, is_asked)  # before their labels are learned
+                for joined in () if joining is None else joining.look():
+                    if metrics is not None:
+                        metrics.labels_joined(joined.rows_later, joined.seconds_later)
+                    if on_joined is not None:
+                        on_joined(joined)
+                n_taken = 0
                 if batches is not None:
-                    drop_learned(batches, opened)
-                if joining is not None:
-                    joining.drop(_learned_for_good(opened, plan))
-                if (lagged := lags_of_run(opened)) is not None:
-                    lagged.drop_rows(safe_position(opened))
-                newest, before, options = found, now, replace(options, listener=None)
-                is_exported = is_exported and not found.summary["rows"]
-                if metrics is not None and not found.summary["rows"]:
-                    metrics.data_learned(None)
-                if found.summary["rows"]:
-                    seconds = time.monotonic() - began
-                    lag = None if now.newest is None else max(0.0, time.time() - now.newest)
-                    n_rows = found.plan.n_rows
-                    _look_at_lag(options, lag, n_rows, url)
-                    free_memory()  # an attempt's parts refer to each other, and many have the plan
-                    if on_learned is not None:
-                        on_learned(Learned(found.summary["rows"], n_rows, seconds, lag, found))
-            if exports and not is_exported and not is_asked() and _has_model(url):
-                _export(url, exports)
-                is_exported = True
-            if scoring is not None and not is_asked() and _has_model(url):
-                scoring.look(connect_unless_asked, is_asked)
-            if once or (batches is not None and batches.is_over and not n_taken):
-                break
-            if not n_taken:
-                _wait(asked, interval)
+                    seconds = interval if _exists(url) else float("inf")
+                    n_taken = batches.take(rows_to_take(batches, url), seconds, is_asked)
+                    if is_asked() and not _exists(url):
+                        break  # the encoding is not of where one was asked to end
+                now = arrivals.look()
+                if now.is_empty and once and before is None and not _exists(url):
+                    if joining is not None:
+                        _log.info("no label of a row has come yet: there is nothing to learn")
+                        break
+                    raise DataError(
+                        f"no Parquet file has come to {data} yet: there is nothing to learn"
+                    )
+                if now.has_come_since(before) and not (now.is_empty and not _exists(url)):
+                    if metrics is not None:
+                        metrics.data_came(now.newest)
+                    if newest is not None and not _exists(url):
+                        raise CheckpointError(GONE.format(url=url))
+                    try:
+                        with scored_first(), _about_joined(joining), about_batches(batches):
+                            opened, plan = prepare_run(
+                                estimator, data, target, url, run_options, plan_options,
+                                checks_of(held_out, options.alerts), now.files, lags, is_asked,
+                                is_own=joining is not None or batches is not None,
+                            )  # fmt: skip
+                    except NoRowsError as error:
+                        if once:
+                            raise
+                        _log.info("%s", error)
+                        before, has_gone_well = now, True
+                        outage.passed()
+                        _wait(asked, interval)
+                        continue
+                    if is_asked():
+                        break
+                    try:
+                        with scored_first(), _about_joined(joining), about_batches(batches):
+                            found = bring_to_end(
+                                opened, plan, options, connect_unless_asked, held_out
+                            )
+                    except FencedError as error:
+                        raise FencedError(f"{error}. {ONE_ALONE}") from error
+                    if len(opened.manifests()) > keep:
+                        prune(opened, keep)
+                    if batches is not None:
+                        drop_learned(batches, opened)
+                    if joining is not None:
+                        joining.drop(_learned_for_good(opened, plan))
+                    if (lagged := lags_of_run(opened)) is not None:
+                        lagged.drop_rows(safe_position(opened))
+                    newest, before, options = found, now, replace(options, listener=None)
+                    has_gone_well = True
+                    is_exported = is_exported and not found.summary["rows"]
+                    if metrics is not None and not found.summary["rows"]:
+                        metrics.data_learned(None)
+                    if found.summary["rows"]:
+                        seconds = time.monotonic() - began
+                        lag = None if now.newest is None else max(0.0, time.time() - now.newest)
+                        n_rows = found.plan.n_rows
+                        _look_at_lag(options, lag, n_rows, url)
+                        # An attempt's parts refer to each other, and many have the plan.
+                        free_memory()
+                        if on_learned is not None:
+                            on_learned(Learned(found.summary["rows"], n_rows, seconds, lag, found))
+                if exports and not is_exported and not is_asked() and _has_model(url):
+                    _export(url, exports)
+                    is_exported = True
+                if scoring is not None and not is_asked() and _has_model(url):
+                    scoring.look(connect_unless_asked, is_asked)
+                has_gone_well = True
+                outage.passed()
+                if once or (batches is not None and batches.is_over and not n_taken):
+                    break
+                if not n_taken:
+                    _wait(asked, interval)
+            except OutageError as error:
+                # Before anything has gone well it may be a mistake in an address; and an iterable
+                # does not give again what was taken.
+                if not has_gone_well or (is_source and not callable(given)):
+                    raise
+                _wait(asked, outage.failed(error))
     return newest
 
 
@@ -500,5 +532,5 @@ def _known(url: str) -> set[str]:
 def _plan(url: str) -> Plan | None:
     try:
         return stored_plan(Run.open(url).stream)
-    except CheckpointError:
+    except (CheckpointError, NotFoundError):  # one that is damaged or missing is made again
         return None

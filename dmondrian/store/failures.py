@@ -1,7 +1,8 @@
 """Translation of the exceptions of storage backends into those of this package.
 
-Relies on obstore's exception classes. Promises that no message holds a credential of the
-environment, and that every message names the operation, the object and a next step.
+Relies on obstore's exception classes, and on what its texts and PyArrow's have in common. Promises
+that no message holds a credential of the environment, that every message names the operation, the
+object and a next step, and that a failure which waiting may mend is an `OutageError`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 
 from obstore.exceptions import AlreadyExistsError, PreconditionError, UnauthenticatedError
 
-from dmondrian.errors import NotFoundError, StoreError
+from dmondrian.errors import DataError, NotFoundError, OutageError, StoreError
 
 # Variables whose values must not be printed; names as in obstore's and the vendors' manuals.
 SECRET_NAME = re.compile(r"(KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|SIGNATURE|SAS)", re.IGNORECASE)
@@ -20,6 +21,14 @@ SECRET_OWNER = re.compile(r"^(AWS|AZURE|GOOGLE|GCP|GCS|S3|STORAGE|MINIO)_", re.I
 SIGNED = re.compile(
     r"((?:X-Amz-[A-Za-z-]*(?:Signature|Credential|Token)|Signature|sig|AWSAccessKeyId)"
     r"(?:=|>|\": ?\"))[^&\s<\"]+",
+    re.IGNORECASE,
+)
+# What obstore and PyArrow write of no answer, and of one that a store gives while it cannot serve.
+_PASSING = re.compile(
+    r"(?:status code:|HTTP status) (?:408|429|50[0234])\b|curlCode|error sending request|timed out"
+    r"|AWS Error (?:NETWORK_CONNECTION|SLOW_DOWN|INTERNAL_FAILURE|SERVICE_UNAVAILABLE"
+    r"|THROTTLING|REQUEST_TIMEOUT)|connection (?:reset|refused|closed|error)"
+    r"|error decoding response body",
     re.IGNORECASE,
 )
 # A server's error page can be long; the first lines are enough.
@@ -65,7 +74,27 @@ def translate(error: BaseException, doing: str, name: str, url: str) -> StoreErr
     if code_of(str(error)) in _NO_BUCKET:
         return StoreError(no_bucket(url))
     reason = scrub(_first_lines(str(error)))
-    return StoreError(f"{doing} {name} in {url} failed: {reason} {_advice(error, reason, url)}")
+    kind = OutageError if "://" in url and may_pass(error) else StoreError
+    return kind(f"{doing} {name} in {url} failed: {reason} {_advice(error, reason, url)}")
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether a failed request to a remote store is one that waiting may mend.
+
+    A store that forbids something, or has no such bucket, goes on to do so. The one rule for
+    training, scoring and following.
+
+    Parameters
+    ----------
+    error : BaseException
+        Of obstore or PyArrow.
+    """
+    return _PASSING.search(str(error)) is not None
+
+
+def kind_of(error: BaseException, url: str) -> type[DataError] | type[OutageError]:
+    """Return the type of the error for data that cannot be read, of which PyArrow gave `error`."""
+    return OutageError if "://" in url and may_pass(error) else DataError
 
 
 _NO_BUCKET = ("nosuchbucket", "containernotfound")

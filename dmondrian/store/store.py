@@ -312,7 +312,7 @@ class Store:
             one's object.
         """
         name = f"{PROBE}{uuid.uuid4().hex}"
-        self.put_new(name, b"first")
+        self.put_same(name, b"first")  # its retried request may meet its own first attempt
         try:
             self.put_new(name, b"second")
             is_refused = False

@@ -50,6 +50,7 @@ from dmondrian.errors import (
     CorruptError,
     DataError,
     NotFoundError,
+    OutageError,
     ParameterError,
 )
 from dmondrian.store import PROBE, check_writable, open_store
@@ -150,7 +151,10 @@ class ScoreArrivals:
         self._append()
         try:
             arrived = self._arrivals.look()
-        except DataError as error:  # nothing that is to be scored keeps rows from being learned
+        except (
+            DataError,
+            OutageError,
+        ) as error:  # nothing that is to be scored keeps rows from being learned
             if str(error) != self._unlisted:
                 _log.warning("nothing is scored: %s", error)
             self._unlisted = str(error)

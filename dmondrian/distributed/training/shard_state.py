@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dmondrian.checkpoint.manifest import shard_entry
+from dmondrian.distributed.cluster.outage import PATIENCE
 from dmondrian.distributed.worker.messages import FAILED, GAP, GONE, MOVED, Answer, Reply
 from dmondrian.errors import (
     ClusterError,
@@ -35,7 +36,7 @@ class Limits:
     lost_workers: int = 8  # workers that a shard may lose in a row without progress; those that
     # the cluster retired do not count
     tries: int = 4  # failures of a shard in a row before the run gives up
-    outage: float = 90.0  # seconds for which reads of remote data may fail before the run gives up
+    outage: float = PATIENCE  # seconds of no answer of a store before the run gives up
     silence: float = 900.0  # seconds without an answer after which a worker is given up
 
 
@@ -101,8 +102,9 @@ class ShardState:
     def final_error(self, answer: Answer, position: int) -> DMondrianError:
         """Return the error that ends the run after the last retry; a `StoreError` for stores."""
         cause = ": ".join(answer.error) if answer.error else answer.status
-        is_of_a_store = answer.error is not None and answer.error[0] in _OF_STORES
-        return (StoreError if is_of_a_store else ClusterError)(
+        name = answer.error[0] if answer.error else ""
+        kind = StoreError if name in _OF_STORES else ClusterError
+        return (OutageError if name == _OUTAGE else kind)(
             f"shard {self.shard} failed {self.failures} times in a row at position {position}, "
             f"last on worker {answer.worker} ({cause}); what is saved is safe: when the cause is "
             f"gone, run the same command again to go on from there"
