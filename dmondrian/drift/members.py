@@ -19,7 +19,7 @@ is made when the rows are learned again.
 Relies on :class:`dmondrian.forest.forest.Forest`. Promises that the state is a pure function of
 the parameters, the seed, the numbers of the members and the rows in order, whatever the cuts
 between calls and the number of threads; and that Ctrl-C is raised between two pieces of rows, or
-amid a birth, where the forest is whole (:mod:`dmondrian.drift.held_interrupts`).
+amid a birth, where the forest is whole (:mod:`dmondrian.ensemble.held_interrupts`).
 
 Shapes: n rows, d features, k outputs (K classes, or mean and variance), T members, G inputs of a
 member's mixture.
@@ -43,7 +43,6 @@ from dmondrian.boosting.boosted_stream import (
 from dmondrian.drift.age_weights import cut_at_marks, exponents_of
 from dmondrian.drift.drift_state import drift_state, load_state, read_header
 from dmondrian.drift.guard import Guard, Shares, concatenate_shares, shares_of
-from dmondrian.drift.held_interrupts import interrupts_held
 from dmondrian.drift.label_blocks import LabelBlocks
 from dmondrian.drift.label_policies import label_policies_of
 from dmondrian.drift.member import Ages, Member
@@ -52,6 +51,7 @@ from dmondrian.drift.stored_rows import kept_apart, stored_apart
 from dmondrian.drift.tree_forecasts import forecast, forecast_and_learn, frozen_for_forecasts
 from dmondrian.drift.waiting_rows import check_learned
 from dmondrian.ensemble.ensemble import Ensemble
+from dmondrian.ensemble.held_interrupts import interrupts_held
 from dmondrian.ensemble.rows.labelled_rows import LabelledRows
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings.numeric_limits import check_targets, check_weights
@@ -346,10 +346,11 @@ class Members(Forest):
         n_threads: int = 1,
         turns: Turns | None = None,
         times: np.ndarray | None = None,
+        of: tuple[int, int] | None = None,
     ) -> None:
         """Learn rows in order; see :meth:`dmondrian.forest.forest.Forest.update`."""
         self.check_times(w, times, len(y))
-        super().update(X, y, w, n_threads, turns, times)
+        super().update(X, y, w, n_threads, turns, times, of)
 
     def check_times(self, w: np.ndarray | None, times: np.ndarray | None, n: int) -> None:
         """Refuse rows without times where labels come by time, or with some where they do not."""

@@ -312,7 +312,11 @@ class BaseForest(BaseEstimator):
                 return
             copy = copy_of(self)
             before = copy.__dict__.copy()
-            yield copy
+            try:
+                yield copy
+            except (MemoryError, KeyboardInterrupt) as error:
+                error.add_note("no row is learned: the estimator is as it was before the call")
+                raise
             self._become(copy, before)
 
     def _become(self, copy: Self, before: dict[str, Any]) -> None:
@@ -371,12 +375,8 @@ class BaseForest(BaseEstimator):
         for part in parts_of(X, budget):
             rows = self._as_seen(X, part)
             own = [None if given is None else given[part] for given in (w, times)]
-            try:
-                forest.update(rows, y[part], own[0], self._n_threads(len(rows)), turns, own[1])
-            except BaseException as error:
-                if part.start:
-                    error.add_note(f"before these rows it has learned {part.start} of the call")
-                raise
+            n_threads = self._n_threads(len(rows))
+            forest.update(rows, y[part], own[0], n_threads, turns, own[1], (part.start, len(y)))
         if turns is None:
             self.n_samples_fit_ = part.stop
         if budget is not None and part.stop < X.shape[0]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dmondrian.ensemble.ensemble import FEW, Ensemble
+from dmondrian.ensemble.held_interrupts import interrupts_held
 from dmondrian.ensemble.rows.prepared_rows import PreparedRows
 from dmondrian.ensemble.settings import fringe_settings
 from dmondrian.ensemble.settings.kernel_settings import Joint
@@ -121,6 +122,7 @@ class Forest(Ensemble):
         n_threads: int = 1,
         turns: Turns | None = None,
         times: np.ndarray | None = None,
+        of: tuple[int, int] | None = None,
     ) -> None:
         """Learn rows in order; see :meth:`dmondrian.ensemble.ensemble.Ensemble.update`.
 
@@ -133,6 +135,9 @@ class Forest(Ensemble):
             between parts of the rows. If a part fails, those before it are learned.
         times : float64 [n], optional
             Read by forests alone whose labels come by time, see :mod:`dmondrian.drift.members`.
+        of : (int, int), optional
+            Rows of the caller's that were learned before these, and all rows of it: what a note of
+            an error counts. By default none, and these.
         """
         self.check_sizes(y, w)  # before any of them are learned
         self.parameters.check_labels(y)
@@ -142,7 +147,7 @@ class Forest(Ensemble):
         if not isinstance(X, PreparedRows):
             self.predictor.preparation.check_width(X)
             self.check_domain(X)
-        n, done = len(y), 0
+        n, done, self.n_done = len(y), 0, 0
         self._may_be_last = self.may_be_last(y, w)
         try:
             while done < n:
@@ -158,8 +163,14 @@ class Forest(Ensemble):
                 self._update((X[part], y[part], part_weights), n_threads, turns.alone, of_part)
                 done, self.n_done = part.stop, 0
         except BaseException as error:
-            if done := done + self.n_done:
-                error.add_note(f"the forest has learned the first {done} of the {n} rows")
+            before, whole = of or (0, n)
+            done += before + self.n_done
+            error.add_note(
+                f"the forest was interrupted amid a part of the {whole} rows, behind the first "
+                f"{done}, and refuses to go on: fit anew, or load what was saved before"
+                if self.store.is_torn
+                else f"the forest has learned the first {done} of the {whole} rows"
+            )
             raise
         finally:
             self._n_later, self._may_be_last, self.n_done = 0, None, 0
@@ -179,8 +190,9 @@ class Forest(Ensemble):
             return
         X, y, w = rows
         if self.warmup is None:
-            with alone():
+            with alone(), _whole(alone):
                 self.calibration = _learn(self, self.calibration, rows, n_threads)
+                self.n_done = len(y)
             return
         if isinstance(X, PreparedRows):
             raise ParameterError(
@@ -195,13 +207,13 @@ class Forest(Ensemble):
             calibration = None if self.calibration is None else self.calibration.empty
             calibration = _learn(anew, calibration, self.warmup.rows, n_threads)
             calibration = _learn(anew, calibration, rows, n_threads)
-            with alone():
+            with alone(), _whole(alone):
                 self._adopt(anew)
-                self.calibration, self.warmup = calibration, later
+                self.calibration, self.warmup, self.n_done = calibration, later, len(y)
             return
-        with alone(), _as_one(self):
+        with alone(), _whole(alone), _as_one(self):
             self.calibration = _learn(self, self.calibration, rows, n_threads)
-            self.warmup = later
+            self.warmup, self.n_done = later, len(y)
 
     def state(self, copy: bool = True) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
         """Return (JSON-able header, one dict of arrays per tree).
@@ -457,6 +469,14 @@ def _learn(
     with _as_one(ensemble):
         sampled = forecast_and_learn(ensemble, X, y, w, n_threads)
         return calibration.after(sampled, y, len(ensemble.store))
+
+
+def _whole(alone: Callable[[], AbstractContextManager[None]]) -> AbstractContextManager[None]:
+    """Hold off interrupts where others may read the forest, which goes on then.
+
+    A forest that begins is dropped where it fails.
+    """
+    return nullcontext() if alone is nullcontext else interrupts_held()
 
 
 @contextmanager

@@ -20,9 +20,9 @@ from dmondrian.drift import member as member_module
 from dmondrian.drift import members as members_module
 from dmondrian.drift.drift_forest import DriftForest, forest_from_state
 from dmondrian.drift.guard import Guard, sum_shares
-from dmondrian.drift.held_interrupts import interrupts_held
 from dmondrian.drift.member import Ages, Member
 from dmondrian.drift.members import Members
+from dmondrian.ensemble.held_interrupts import interrupts_held
 from dmondrian.ensemble.settings.drift_settings import DriftSettings
 from dmondrian.ensemble.settings.parameters import ForestParameters
 from dmondrian.errors import CorruptError, ParameterError

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 import dmondrian
 from dmondrian import (
@@ -18,8 +21,11 @@ from dmondrian import (
     MondrianForestRegressor,
     MondrianKernelRegressor,
 )
+from dmondrian.ensemble import threads
 from dmondrian.ensemble.ensemble import Ensemble
 from dmondrian.errors import DataError, ParameterError
+from dmondrian.estimators import row_parts
+from dmondrian.forest.forest import Forest
 from tests.estimators.test_amf import rows, same_forest
 
 
@@ -114,12 +120,78 @@ def test_a_forest_that_was_interrupted_while_it_learned_refuses_to_answer(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(forest.forest_), "_learn", break_off)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as stopped:
             forest.partial_fit(X, y)
+    assert "behind the first 0, and refuses to go on" in stopped.value.__notes__[0]
     for call in (lambda: forest.predict(X), lambda: forest.partial_fit(X, y), forest.__getstate__):
         with pytest.raises(ParameterError, match="interrupted"):
             call()
     assert same_forest(forest.fit(X, y), AMFRegressor(3, random_state=0).fit(X, y))
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("calibrate", [False, True])
+def test_ctrl_c_waits_for_the_end_of_a_part_and_costs_no_row(
+    monkeypatch: pytest.MonkeyPatch, n_jobs: int, calibrate: bool
+) -> None:
+    X, y = rows(2000), np.arange(2000) % 2
+    how = {"random_state": 0, "warmup_rows": 50, "calibrate": calibrate}
+    forest, whole = (AMFClassifier(3, n_jobs=n_jobs, **how) for _ in range(2))
+    whole.fit(X[:100], y[:100]).partial_fit(X, y)
+    forest.fit(X[:100], y[:100])
+    learn, n_calls = Ensemble._learn, itertools.count()
+
+    def interrupted(*given: Any) -> None:
+        if next(n_calls) == 4:
+            signal.raise_signal(signal.SIGINT)  # in another thread it reaches the main one
+        learn(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "_MOST_AT_ONCE", 900)  # a part is 300 rows
+        patch.setattr(Ensemble, "_learn", interrupted)
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            forest.partial_fit(X, y)
+    (note,) = stopped.value.__notes__
+    n = int(note.split(" first ")[1].split()[0])
+    assert note == f"the forest has learned the first {n} of the 2000 rows"
+    assert 0 < n < 2000
+    forest.predict(X)
+    assert same_forest(forest.partial_fit(X[n:], y[n:]), whole)
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_an_error_counts_the_rows_that_are_learned(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = csr_matrix(rows(60)), np.arange(60) % 2
+    whole = AMFClassifier(2, random_state=0).fit(X, y)
+    forest = copy.deepcopy(whole)
+    update, n_parts = Forest._update, itertools.count()
+
+    def fail(self: Forest, *given: Any) -> None:
+        if next(n_parts) == n_before:
+            raise error
+        update(self, *given)
+
+    for first, learned in ((3, 30), (0, 0)):
+        n_before, n_parts = first, itertools.count()
+        with monkeypatch.context() as patch:
+            patch.setattr(row_parts, "PART_BYTES", 4 * 4 * 10)  # ten rows
+            patch.setattr(Forest, "_update", fail)
+            with pytest.raises(error) as failed:
+                forest.partial_fit(X, y)
+        assert failed.value.__notes__ == [
+            f"the forest has learned the first {learned} of the 60 rows"
+        ]
+    assert same_forest(forest.partial_fit(X[30:], y[30:]), whole.partial_fit(X, y))
+    n_before, n_parts = 0, itertools.count()
+    monkeypatch.setattr(Forest, "_update", fail)
+    with pytest.raises(error) as failed:
+        forest.fit(X, y)
+    assert failed.value.__notes__ == [
+        "no row is learned: the estimator is as it was before the call"
+    ]
+    assert same_forest(forest, whole)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """Ctrl-C that waits: a step that must be done as a whole ends before KeyboardInterrupt is raised.
 
-A forest that never forgets may be torn by one amid a part of its rows, and refuses to go on. A
-forest that follows the stream takes many steps of Python for a row, so it holds off interrupts
-while a piece of at most 1,024 rows is learned, or the rows of a block that is full: it is never
-torn by them, and goes on from the row after that piece. What is born with a piece is found before,
-where an interrupt ends it at once.
+A forest that other threads may ask learns part by part, and holds off interrupts while a part is
+learned: it is never torn by them, and goes on from the row after that part. Parts are those between
+which readers are admitted. Of a forest that follows the stream they are pieces of at most 1,024
+rows, or the rows of a block that is full; what is born with a piece, and settings that are chosen
+from the first rows, are found before, where an interrupt ends it at once. Cells that are fitted
+jointly take long, and are let alone.
 
 Relies on signal handlers running on the main thread alone. Promises that the handler of before is
 called, once for each signal that came, in their order and even if one raises, after the step; and
