@@ -24,6 +24,7 @@ class Graph:
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
         self._taken: set[str] = set()  # names of inputs and outputs
+        self._refusal: str | None = None  # float32 [n, 1]: NaN for rows without an answer, else 0
 
     def input(self, name: str, kind: Any, width: int) -> str:
         """Add an input [n, width] of a NumPy kind; return its name."""
@@ -59,10 +60,25 @@ class Graph:
         self._nodes.append(node)
         return name
 
+    def refuse_infinite(self, values: str) -> None:
+        """Give rows no answer in which one of these, [n, any], is NaN or infinite."""
+        # Of a number that is not finite the difference from itself is NaN.
+        difference = self.add("Sub", values, values)
+        of_row = self.add("ReduceSum", difference, self.constant(np.array([1])), keepdims=1)
+        refusal = self.add("Cast", of_row, to=np.float32)
+        if self._refusal is not None:
+            refusal = self.add("Add", self._refusal, refusal)
+        self._refusal = refusal
+
     def output(self, value: str, name: str, kind: Any, width: int | None = None) -> None:
-        """Make a value an output called `name`, [n, width], or [n] without a width."""
+        """Make a value an output called `name`, [n, width], or [n] without a width.
+
+        Numbers [n, width] are NaN for rows that have no answer.
+        """
         from onnx import helper
 
+        if width is not None and self._refusal is not None:
+            value = self.add("Add", value, self._refusal)
         self._take(name)
         self._nodes.append(helper.make_node("Identity", [value], [name], f"output_{name}"))
         shape: list[str | int | None] = ["n"] if width is None else ["n", width]

@@ -66,7 +66,9 @@ def to_onnx(
         Outputs: "label" [n] and "probabilities" float32 [n, K] of classifiers ("decision" [n, 1]
         too of generalised ones, without probabilities for the hinge), "prediction" float32 [n, k]
         of regressors. Its metadata describe the inputs. A forest with ``drift="follow"`` is written
-        as it mixes its trees now.
+        as it mixes its trees now. Numbers are NaN for rows that the forest refuses, those with an
+        infinite number, or NaN in "X" if it does not encode these; the label of such a row means
+        nothing.
 
     Raises
     ------
@@ -135,6 +137,7 @@ def _model(estimator: Any, encoded: Schema | None, schema: Schema | None) -> Any
         X = graph.input("X", np.float32, estimator.n_features_in_)
         if estimator._encodes_missing():
             X = _with_indicators(graph, X, estimator)
+        graph.refuse_infinite(X)
         takes = "encoded features: the encoding of columns is not part of this model"
     if mixes:
         proba = add_mixture(graph, X, forest_to_export(estimator.forest_))

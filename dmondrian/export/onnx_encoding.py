@@ -5,7 +5,8 @@ same operations in the same precision and order. What a graph cannot do, it take
 
 * a null is NaN in a number, the empty string in a category (where that is no level of its own),
   and the least int64 in a time, which is what NumPy's NaT is;
-* an infinite number or time, which a run may refuse, is far outside; nothing is counted.
+* an infinite number, where the run refuses it, makes the numbers of the answer NaN; an infinite
+  time is far outside; nothing is counted.
 
 Inputs are [n, 1] by the names of the columns: float64 for numbers (booleans 0 and 1, durations and
 times of day in seconds), strings for categories, int64 microseconds since 1970 (UTC) for times.
@@ -67,6 +68,9 @@ def _number(graph: Graph, schema: Schema, column: Column) -> list[str]:
         if schema.infinite == "clip":
             held = graph.add("Clip", x, _double(graph, lower), _double(graph, upper))
             x = graph.add("Where", graph.add("IsInf", x), held, x)
+        else:
+            known = graph.add("Where", null, _double(graph, 0.0), x)
+            graph.refuse_infinite(known)
         features.append(_scaled(graph, x, null, lower, upper))
     return [*features, *_null_mark(graph, column, null)]
 

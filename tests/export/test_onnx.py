@@ -155,6 +155,27 @@ def test_online_random_forests_of_numbers(rows, asked) -> None:
     np.testing.assert_allclose(reported[:, 0], mean, rtol=2.0**-23, atol=1e-12)
 
 
+def test_rows_that_the_forest_refuses_have_no_answer(rows) -> None:
+    X, y = rows[0][:300, :2], rows[0][:300, 0]
+    cases = (
+        AMFClassifier(2, random_state=0).fit(X, y > y.mean()),
+        AMFClassifier(2, random_state=0, missing_values="encode").fit(X, y > y.mean()),
+        AMFRegressor(2, random_state=0, drift="follow").fit(X, y),
+    )
+    good, bad = X[:1], np.array([[np.inf, 0.0], [0.0, -np.inf], [np.nan, 0.0]], np.float32)
+    for forest in cases:
+        ask = forest.predict_proba if hasattr(forest, "classes_") else forest.predict
+        found = answers(to_onnx(forest), {"X": np.concatenate([good, bad])})
+        numbers = found["probabilities" if hasattr(forest, "classes_") else "prediction"]
+        takes_nan = forest.missing_values == "encode"
+        np.testing.assert_allclose(np.ravel(numbers[0]), np.ravel(ask(good)), rtol=1e-6)
+        assert np.isnan(numbers[1:3]).all()
+        assert np.isnan(numbers[3]).all() != takes_nan
+        for row in bad[: 2 if takes_nan else 3]:
+            with pytest.raises(ValueError):
+                ask(row[None])
+
+
 @pytest.mark.parametrize("loss", BINARY)
 def test_binary_losses(rows, asked, loss) -> None:
     X, y = rows
