@@ -16,7 +16,7 @@ import stat
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import locket
@@ -76,6 +76,24 @@ def read_only_folder() -> Path | None:
     """Folder of kernels that were compiled for others, as for an image, and cannot be written."""
     first = _first_folder()
     return None if cache_folder() == first else first
+
+
+def link_read_only() -> None:
+    """Link the kernels that were compiled for others into the folder of this user, once.
+
+    Numba's public interface reads one folder alone, and replaces a link where it writes.
+    """
+    if (theirs := read_only_folder()) is not None:
+        _link(theirs, cache_folder())
+
+
+@functools.cache
+def _link(theirs: Path, own: Path) -> None:
+    for file in theirs.rglob("*.nb[ic]"):
+        link = own / file.relative_to(theirs)
+        with suppress(OSError):  # it is there, or the system has no links: it is compiled
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file)
 
 
 def _first_folder() -> Path:

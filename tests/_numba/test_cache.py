@@ -186,9 +186,12 @@ print(again.stats.cache_hits.total(), cache.cache_folder().is_relative_to(sys.ar
 """
 
 
-@OURS
+@pytest.mark.parametrize("stock", ["0", "1"])
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
 @pytest.mark.skipif(os.name != "posix", reason="permissions as on Unix")
-def test_kernels_that_were_compiled_for_others_are_found_in_a_cache_that_is_read_only() -> None:
+def test_kernels_that_were_compiled_for_others_are_found_in_a_cache_that_is_read_only(
+    stock: str,
+) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder, scratch = Path(place), Path(place, "scratch")
         folder.chmod(0o755)
@@ -198,6 +201,7 @@ def test_kernels_that_were_compiled_for_others_are_found_in_a_cache_that_is_read
         script.write_text(OF_OTHERS)
         root = str(Path(dmondrian.__file__).parents[1])
         env = {**os.environ, "DMONDRIAN_CACHE_DIR": str(folder / "warm"), "PYTHONPATH": root}
+        env["DMONDRIAN_NUMBA_STOCK"] = stock
         done = subprocess.run(
             [sys.executable, str(script), str(scratch)],
             env=env, capture_output=True, text=True, check=False, timeout=120,
