@@ -169,7 +169,7 @@ class SharesWriter:
             whole = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
             piece = Piece(self._start, whole, self._exponents)
             self._run.store.put(_name(piece.start, piece.stop), encode(piece))
-            self._start = piece.stop
+            self._start, self._parts, self._exponents, self._n_bytes = piece.stop, [], {}, 0
             row_bytes = sum(array.nbytes for array in whole.values()) // _length(whole)
             _join_newest(self._run, piece.stop, PIECE_BYTES // max(1, row_bytes))
         self._parts, self._exponents, self._n_bytes = [], {}, 0

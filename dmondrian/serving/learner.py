@@ -31,7 +31,14 @@ from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.copying import SERVING, keys_name
 from dmondrian.checkpoint.lease import Lease
 from dmondrian.checkpoint.pruning import prune_while_training
-from dmondrian.errors import DataError, DMondrianError, NotFoundError, ParameterError, StoreError
+from dmondrian.errors import (
+    CorruptError,
+    DataError,
+    DMondrianError,
+    NotFoundError,
+    ParameterError,
+    StoreError,
+)
 from dmondrian.serving.served_model import ServedModel
 from dmondrian.serving.waiting_keys import WaitingKeys
 
@@ -121,7 +128,14 @@ class Learner:
             data = self._run.store.get(keys_name(self.saved), MOST_BYTES)
         except NotFoundError:
             return WaitingKeys(self.model.n_columns, most)
-        return WaitingKeys.from_arrow(data, self.model.n_columns, most)
+        try:
+            return WaitingKeys.from_arrow(data, self.model.n_columns, most)
+        except CorruptError as error:
+            name = f"{keys_name(self.saved)} in {self._run.url}"
+            raise CorruptError(
+                f"{name} is damaged ({error}): restore it from a copy; or delete it, and the rows "
+                "that wait for their labels are lost, and which keys were learned"
+            ) from error
 
     def wait_for_labels(self, keys: Sequence[str], rows: np.ndarray) -> None:
         """Keep rows whose labels will come.

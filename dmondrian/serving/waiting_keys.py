@@ -8,12 +8,16 @@ Shapes: n rows, d columns.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from dmondrian.errors import CorruptError, DataError, DMondrianError
+
+_SEAL = b"dmondrian sha256"  # behind the stream; earlier versions wrote none
+_SEALED = len(_SEAL) + 32
 
 
 class KeyedError(DMondrianError):
@@ -120,7 +124,7 @@ class WaitingKeys:
         return copied
 
     def to_arrow(self) -> bytes:
-        """Return the keys and rows as an Arrow IPC stream."""
+        """Return the keys and rows as an Arrow IPC stream, and their digest behind it."""
         rows = [*self._waiting.values(), *([None] * len(self._learned))]
         table = pa.table(
             {
@@ -132,7 +136,7 @@ class WaitingKeys:
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         data: bytes = sink.getvalue().to_pybytes()
-        return data
+        return data + _SEAL + hashlib.sha256(data).digest()
 
     @classmethod
     def from_arrow(cls, data: bytes, n_columns: int, most: int) -> WaitingKeys:
@@ -144,6 +148,11 @@ class WaitingKeys:
             The bytes are not such keys.
         """
         keys = cls(n_columns, most)
+        data, seal, digest = (
+            data.rpartition(_SEAL) if _SEAL in data[-_SEALED:] else (data, b"", b"")
+        )
+        if seal and hashlib.sha256(data).digest() != digest:
+            raise CorruptError("stored keys do not agree with their own sha256")
         try:
             table = pa.ipc.open_stream(data).read_all()
             table.validate(full=True)

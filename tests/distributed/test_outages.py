@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
+from dmondrian.checkpoint import Run
 from dmondrian.data import BatchFiles
 from dmondrian.data.joined_files import JoinedFiles
 from dmondrian.distributed import TrainedRun, follow, train
@@ -92,6 +93,27 @@ def test_following_outlasts_a_store_that_does_not_answer(
         put(tmp_path / "data", f"{number}.parquet", number)
         straight = train(forest(), tmp_path / "data", run=tmp_path / "run", **options)
     assert isinstance(found, TrainedRun)
+    assert digests(found) == digests(straight)
+
+
+def test_training_outlasts_a_short_outage_as_it_commits(
+    link: Proxy, client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path / "data", "0.parquet", 0)
+    options = {"target": "income", "client": client, "n_shards": 2}
+    commit = Run.commit
+
+    def fail(self: Run, *given: Any) -> Any:
+        if not link.met:
+            link.suffer("errors", 3.0)
+        return commit(self, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "commit", fail)
+        found = train(forest(), tmp_path / "data", run=f"s3://{BUCKET}/short", **options)
+    assert link.met
+    assert caplog.text.count("tried again") == caplog.text.count("answers again") == 1
+    straight = train(forest(), tmp_path / "data", run=tmp_path / "run", **options)
     assert digests(found) == digests(straight)
 
 

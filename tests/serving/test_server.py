@@ -25,13 +25,14 @@ from openapi_spec_validator import validate
 from dmondrian import AMFClassifier, AMFRegressor, load
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.migrating import migrate
-from dmondrian.errors import DataError, FencedError, OutageError
+from dmondrian.errors import CorruptError, DataError, FencedError, OutageError
 from dmondrian.serving import asgi
 from dmondrian.serving import server as server_module
 from dmondrian.serving.learner import Learner, learn_request_of
 from dmondrian.serving.request_queue import SLICE, BusyError, RequestQueue
 from dmondrian.serving.served_model import Address, ServedModel
 from dmondrian.serving.serving_metrics import ServingMetrics
+from dmondrian.serving.waiting_keys import WaitingKeys
 from tests.cli.command import call
 
 from .client import Server, serving
@@ -296,6 +297,37 @@ def test_whatever_a_look_for_a_newer_checkpoint_raises_the_server_goes_on(
     assert not errors
     assert caplog.text.count("was not taken") == 2
     assert reloading.about() == {}
+
+
+def test_no_flipped_bit_changes_a_row_that_waits(tmp_path: Path) -> None:
+    path, (X, _) = tmp_path / "model", stream(3, 4)
+    fitted().save(path)
+    served = ServedModel(Address.find(str(path)))
+    learner = Learner(served, 10, 100, 100.0)
+    keys = WaitingKeys(3, 10)
+    keys.add(["a", "b", "c", "d"], X)
+    learner.save(keys)
+    learner.close()
+    (file,) = (path / "serving").iterdir()
+    whole = file.read_bytes()
+
+    def rows_of(data: bytes) -> dict[str, bytes]:
+        return dict(WaitingKeys.from_arrow(data, 3, 10)._waiting)
+
+    expected = rows_of(whole)
+    assert list(expected) == ["a", "b", "c", "d"]
+    assert rows_of(whole[:-48]) == expected  # as earlier versions wrote it
+    refused = 0
+    for place in range(len(whole)):
+        flipped = whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
+        try:
+            assert rows_of(flipped) == expected
+        except CorruptError:
+            refused += 1
+    assert refused >= len(whole) - 16  # all but those of the mark before the digest
+    file.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    with pytest.raises(CorruptError, match=r"serving/.* is damaged .* restore it"):
+        Learner(ServedModel(Address.find(str(path))), 10, 100, 100.0)
 
 
 def test_metrics_are_scraped(server: Server) -> None:

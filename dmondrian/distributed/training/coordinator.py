@@ -31,6 +31,7 @@ from dmondrian.distributed.cluster.code_version import code_digest
 from dmondrian.distributed.cluster.events import Events
 from dmondrian.distributed.cluster.interrupt import Interrupts
 from dmondrian.distributed.cluster.open_files import check_open_files
+from dmondrian.distributed.cluster.outage import outlast
 from dmondrian.distributed.cluster.progress import Progress, ProgressReporter, Speed
 from dmondrian.distributed.cluster.results import ResultQueue
 from dmondrian.distributed.cluster.workers import Workers
@@ -874,18 +875,23 @@ class Coordinator:
         return True
 
     def _commit(self, position: int, saved: ShardEntries, summary: Summary | None) -> None:
-        self._lease.check()
-        if self._ledger.writer is not None:
-            self._ledger.writer.write()
-        self.manifest = self._run.commit(
-            position,
-            saved,
-            self._ledger.metrics(),
-            self.manifest,
-            self._ledger.settled == len(self._units),
-            self._plan.digest_at(position),
-            summary,
-        )
+        before = self.manifest
+
+        def commit() -> Manifest:
+            self._lease.check()
+            if self._ledger.writer is not None:
+                self._ledger.writer.write()
+            return self._run.commit(
+                position,
+                saved,
+                self._ledger.metrics(),
+                before,
+                self._ledger.settled == len(self._units),
+                self._plan.digest_at(position),
+                summary,
+            )
+
+        self.manifest = outlast(commit)
         self.checkpoints += 1
         self.schedule.commit()
         text = f"saved at row {position:,}"
