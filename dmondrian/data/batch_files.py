@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 import os
 import re
 import time
@@ -33,6 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dmondrian.checkpoint.stream import BATCHES_NOTE
+from dmondrian.data.file_notes import read_note, sealed_note
 from dmondrian.data.footers import open_parquet
 from dmondrian.data.paths import ROWS_IN_MEMORY
 from dmondrian.errors import CorruptError, DataError, FencedError, ParameterError
@@ -364,7 +364,7 @@ class BatchFiles:
             "inside": inside,
         }
         plain = table.replace_schema_metadata(
-            {**(table.schema.metadata or {}), BATCHES_NOTE: json.dumps(about).encode()}
+            {**(table.schema.metadata or {}), **sealed_note(BATCHES_NOTE, about)}
         )
         sink = pa.BufferOutputStream()
         pq.write_table(plain, sink, row_group_size=FILE_ROWS, write_page_checksum=True)
@@ -386,11 +386,11 @@ class BatchFiles:
         if not names:
             return _State(Position())
         uri = f"{self._store.url.rstrip('/')}/{names[-1]}"
-        about = (open_parquet(uri).schema_arrow.metadata or {}).get(BATCHES_NOTE)
-        if about is None:
+        metadata = open_parquet(uri).schema_arrow.metadata
+        if BATCHES_NOTE not in (metadata or {}):
             raise DataError(f"{uri} was not written by this; take it out")
         try:
-            found = json.loads(about)
+            found = read_note(metadata, BATCHES_NOTE)
             sizes = tuple(int(size) for size in found["sizes"])
             offsets = {key: int(value) for key, value in found["offsets"]}
             position = Position(sum(sizes), offsets)

@@ -16,7 +16,6 @@ that are not there any more.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +26,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dmondrian.data.file_notes import read_note, sealed_note
 from dmondrian.data.footers import open_parquet, read_columns
 from dmondrian.errors import CorruptError, DataError, FencedError, OutageError, ParameterError
 from dmondrian.store import ExistsError, open_store
@@ -134,7 +134,7 @@ class JoinedFiles:
         FencedError
             There is one of that number.
         """
-        table = table.replace_schema_metadata({_ABOUT: json.dumps(about).encode()})
+        table = table.replace_schema_metadata(sealed_note(_ABOUT, about))
         name = name_of_joined(number)
         try:
             # Sent again by a remote store's client, it may meet its own first attempt.
@@ -205,8 +205,8 @@ class JoinedFiles:
     ) -> None:
         first, last = numbers or (files[0].number, files[-1].number)
         keys = pa.concat_arrays(columns) if columns else pa.nulls(0, pa.int64())
-        about = json.dumps([asdict(file) for file in files]).encode()
-        table = pa.table({self._key: keys}).replace_schema_metadata({_FILES: about})
+        about = sealed_note(_FILES, [asdict(file) for file in files])
+        table = pa.table({self._key: keys}).replace_schema_metadata(about)
         self._store.put(_keys_name(first, last), _parquet(table))
 
     def _listed(self) -> tuple[list[str], list[str]]:
@@ -227,18 +227,23 @@ class JoinedFiles:
     def _about(self, name: str) -> JoinedFile:
         """Return what a file notes."""
         parquet = open_parquet(self._uri(name))
-        metadata = (parquet.schema_arrow.metadata or {}).get(_ABOUT)
-        if metadata is None:
+        if _ABOUT not in (parquet.schema_arrow.metadata or {}):
             raise DataError(f"{self._uri(name)} was not written by this; take it out of the folder")
-        about = json.loads(metadata)
-        state = about["labels"], about["size"], about["stamp"], about["waiting"]
-        return JoinedFile(int(name[:8]), *state, rows=parquet.metadata.num_rows)
+        try:
+            about = read_note(parquet.schema_arrow.metadata, _ABOUT)
+            state = about["labels"], about["size"], about["stamp"], about["waiting"]
+            return JoinedFile(int(name[:8]), *state, rows=parquet.metadata.num_rows)
+        except (LookupError, TypeError, ValueError) as error:
+            raise CorruptError(
+                f"{self._uri(name)} does not note which labels it has ({error!r}): put it back "
+                "from a copy"
+            ) from error
 
     def _of_record(self, name: str) -> list[tuple[JoinedFile, Callable[[], pa.Table]]]:
         """Return the files whose keys are in one."""
         parquet = open_parquet(self._uri(name))
         try:
-            stored = json.loads((parquet.schema_arrow.metadata or {})[_FILES])
+            stored = read_note(parquet.schema_arrow.metadata, _FILES)
             files = [JoinedFile(**about) for about in stored]
             n_rows = sum(file.rows for file in files if file.has_keys)
             if n_rows != parquet.metadata.num_rows:
@@ -285,9 +290,9 @@ def label_delay(uri: str) -> tuple[float, float | None] | None:
     if not _NAME.fullmatch(uri.rpartition("/")[2]):
         return None
     try:
-        stored = json.loads((open_parquet(uri).schema_arrow.metadata or {})[_ABOUT])
+        stored = read_note(open_parquet(uri).schema_arrow.metadata, _ABOUT)
         return float(stored["rows_later"]), stored["seconds_later"]
-    except (DataError, OutageError, LookupError):
+    except (DataError, OutageError, LookupError, TypeError, ValueError):
         return None
 
 

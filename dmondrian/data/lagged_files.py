@@ -23,7 +23,6 @@ each key that lags need.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import re
@@ -46,6 +45,7 @@ from dmondrian.data.arrow_values import CATEGORY, NUMBER, TIME, kind_of
 from dmondrian.data.block_table import Block
 from dmondrian.data.columns import partition_array, partition_types, require
 from dmondrian.data.extend import extend_plan
+from dmondrian.data.file_notes import read_note, sealed_note
 from dmondrian.data.footers import open_parquet, plain_columns, read_columns
 from dmondrian.data.keyed_lags import KeyedLags
 from dmondrian.data.lag_origins import NAME, Origin, in_words_of_data
@@ -111,7 +111,7 @@ def source_of(uri: str) -> str | None:
     try:
         with open_parquet(uri) as parquet:
             metadata = parquet.schema_arrow.metadata or {}
-        return str(json.loads(metadata[_ABOUT])["file"])
+        return str(read_note(metadata, _ABOUT)["file"])
     except (DataError, LookupError, ValueError):
         return None
 
@@ -445,9 +445,9 @@ class LaggedFiles:
     def _about(self, name: str) -> dict[str, Any]:
         """Return what a file notes."""
         uri = f"{self.out.rstrip('/')}/{name}"
-        stored = (open_parquet(uri).schema_arrow.metadata or {}).get(_ABOUT)
+        metadata = open_parquet(uri).schema_arrow.metadata
         try:
-            about = json.loads(stored or b"")
+            about = read_note(metadata, _ABOUT)
             return {name: about[name] for name in ("source", "rows", "settings", "target")}
         except (LookupError, TypeError, ValueError) as error:
             raise CorruptError(f"{uri} does not note what it was made of: {error!r}") from error
@@ -561,7 +561,7 @@ class LaggedFiles:
             raise SchemaError(f"{uri}: {error}{self._advice(tables[0].column_names)}") from error
         about = {"source": listing, "rows": n_rows, "settings": self._settings, "file": uri}
         about["target"] = self._target
-        noted = {**(rows.schema.metadata or {}), _ABOUT: json.dumps(about).encode()}
+        noted = {**(rows.schema.metadata or {}), **sealed_note(_ABOUT, about)}
         rows = rows.replace_schema_metadata(noted)
         sink, start = pa.BufferOutputStream(), 0
         with pq.ParquetWriter(sink, rows.schema, write_page_checksum=True) as writer:
