@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from dmondrian.data import BatchFiles
 from dmondrian.data.joined_files import JoinedFiles
 from dmondrian.distributed import TrainedRun, follow, train
 from dmondrian.distributed.cluster import outage
+from dmondrian.distributed.training import coordinator
 from dmondrian.errors import DataError, OutageError, StoreError
 from dmondrian.store import failures, open_store, store
 from tests.distributed.conftest import ADULT, COLUMNS, digests, forest, wait_until
@@ -115,6 +117,39 @@ def test_training_outlasts_a_short_outage_as_it_commits(
     assert caplog.text.count("tried again") == caplog.text.count("answers again") == 1
     straight = train(forest(), tmp_path / "data", run=tmp_path / "run", **options)
     assert digests(found) == digests(straight)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:the attempt could not be recorded")
+def test_following_goes_on_behind_an_outage_amid_a_look(
+    link: Proxy, client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look that failed could not give the run back: the next one takes it over."""
+    place = f"s3://{BUCKET}/amid"
+    learned: list[int] = []
+    commit = Run.commit
+
+    def fail(self: Run, *given: Any) -> Any:
+        if learned and not link.met:
+            link.suffer("errors", 6.0)
+        return commit(self, *given)
+
+    def on_learned(found: Any) -> None:
+        learned.append(found.n_rows)
+        if len(learned) == 1:
+            put(place, "data/1.parquet", 1)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(coordinator, "outlast", partial(outage.outlast, seconds=0.5))
+    monkeypatch.setattr(Run, "commit", fail)
+    put(place, "data/0.parquet", 0)
+    follow(
+        forest(), f"{place}/data", run=f"{place}/run", interval=0.1, target="income",
+        client=client, on_learned=on_learned,
+    )  # fmt: skip
+    assert learned == [ROWS, 2 * ROWS]
+    assert "answers again" in caplog.text
 
 
 def test_a_store_that_refuses_ends_following(
