@@ -26,7 +26,7 @@ def job_differences(
 
     Parameters
     ----------
-    there, own : mapping
+    there, here : mapping
         run.json of the folder, and of the job.
     then, now : Plan
         Of the folder, and of the job.

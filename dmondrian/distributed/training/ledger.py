@@ -90,7 +90,7 @@ class Ledger:
         Of a forest that follows the stream, as it was after the units settled before.
     writer : SharesWriter or None
         Stores what the members of this run forecast, for members that are added later.
-    others : KeptShares or None
+    shares_of_others : KeptShares or None
         What the members of other runs forecast, which are one forest with those of this run.
     n_parts : int
         Ranges of rows, each learned by equally many of the shards. With more than one no row is
