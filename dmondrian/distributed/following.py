@@ -18,13 +18,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed import Client
 
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.pruning import prune
-from dmondrian.data import Arrivals, BatchFiles, Joined, LabelJoin, Plan, gives_batches, stored_plan
+from dmondrian.data import (
+    Arrivals,
+    Arrived,
+    BatchFiles,
+    Joined,
+    LabelJoin,
+    Plan,
+    gives_batches,
+    stored_plan,
+)
 from dmondrian.data.label_join import N_ROWS
 from dmondrian.data.lagged_files import lags_of_run
 from dmondrian.data.make import NoRowsError
@@ -244,9 +253,8 @@ def follow(
     url = checked_folder(run, places)
     given, given_options = data, plan_options
 
-    def parts() -> tuple[BatchFiles | None, ScoreArrivals | None, LabelJoin | None]:
-        """Return what takes batches, scores files and joins labels, as a new process has it."""
-        return (
+    def sources() -> _Sources:
+        return _Sources(
             batch_files(given, url) if is_source else None,
             None if score is None else ScoreArrivals(url, score, on_scored, places),
             None if labels is None else _joining(given, labels, target, given_options),
@@ -255,140 +263,261 @@ def follow(
     exports = [export] if isinstance(export, (str, os.PathLike)) else list(export)
     _check_exports(exports)
     held_out = None if validation is None else HeldOutData(validation)
-    batches, scoring, joining = parts()
-    data = data if batches is None else batches.out
-    if joining is not None and labels is not None:
-        data, plan_options = joining.out, _without_key(plan_options, labels["key"])
-        _check_joined(url, joining)
-    arrivals, is_exported = Arrivals(data, _known(url)), False
+    first = sources()
+    data = data if first.batches is None else first.batches.out
+    if first.joining is not None and labels is not None:
+        data, plan_options = first.joining.out, _without_key(plan_options, labels["key"])
+        _check_joined(url, first.joining)
     run_options = {
         "n_shards": n_shards,
         "first_tree": first_tree,
         "progressive": progressive,
         "row_parts": row_parts,
     }
-    newest, before, outage, has_gone_well = None, None, Outage(), False
-    with ExitStack() as stack, Interrupts() as asked:
-        metrics = serve_metrics(stack, metrics_port, metrics_host)
-        options = replace(options, metrics=metrics)
-        connect = Connection(stack, client, n_workers, threads)
+    with ExitStack() as stack, Interrupts() as interrupts:
+        options = replace(options, metrics=serve_metrics(stack, metrics_port, metrics_host))
+        return _Follower(
+            url=url,
+            data=data,
+            sources=sources,
+            first_sources=first,
+            prepare=lambda files, is_asked: prepare_run(
+                estimator, data, target, url, run_options, plan_options,
+                checks_of(held_out, options.alerts), files, lags, is_asked,
+                is_own=first.joining is not None or first.batches is not None,
+            ),
+            options=options,
+            held_out=held_out,
+            connection=Connection(stack, client, n_workers, threads),
+            interrupts=interrupts,
+            interval=interval,
+            once=once,
+            keep=keep,
+            exports=exports,
+            on_learned=on_learned,
+            on_joined=on_joined,
+            may_look_again=not is_source or callable(given),
+        ).run()  # fmt: skip
 
-        def is_asked() -> bool:
-            return asked.is_requested
 
-        def connect_unless_asked() -> Client:
-            found = connect()
-            if is_asked():
-                raise KeyboardInterrupt("asked to end before rows were learned")
-            return found
+class _Sources(NamedTuple):
+    """What takes batches, scores files and joins labels, as a new process has it."""
 
-        @contextmanager
-        def scored_first() -> Iterator[None]:
-            """Score what has come before rows that cannot be learned end the call."""
+    batches: BatchFiles | None
+    scoring: ScoreArrivals | None
+    joining: LabelJoin | None
+
+
+@dataclass
+class _Follower:
+    """Looks at a place for data again and again, and trains a run on what has come.
+
+    Attributes
+    ----------
+    url : str
+        Of the run.
+    data
+        Where files to learn come.
+    sources : callable
+        Makes what the files to learn come from, as a new process does.
+    first_sources : _Sources
+        Those of the first look.
+    prepare : callable
+        Opens or begins the run, given its files and whether one is asked to end.
+    options : AttemptOptions
+    held_out : HeldOutData or None
+    connection : Connection
+        To the workers, made when they are needed first.
+    interrupts : Interrupts
+    interval : float
+        Seconds between two looks.
+    once : bool
+    keep : int
+    exports : sequence of paths
+    on_learned, on_joined : callable or None
+        As in :func:`follow`.
+    may_look_again : bool
+        Whether a look that failed may be made again: an iterable does not give its batches twice.
+    """
+
+    url: str
+    data: Any
+    sources: Callable[[], _Sources]
+    first_sources: _Sources
+    prepare: Callable[[Any, Callable[[], bool]], tuple[Run, Plan]]
+    options: AttemptOptions
+    held_out: HeldOutData | None
+    connection: Connection
+    interrupts: Interrupts
+    interval: float
+    once: bool
+    keep: int
+    exports: Sequence[str | os.PathLike[str]]
+    on_learned: Callable[[Learned], object] | None
+    on_joined: Callable[[Joined], object] | None
+    may_look_again: bool
+
+    def __post_init__(self) -> None:
+        self._batches, self._scoring, self._joining = self.first_sources
+        self._arrivals, self._outage = Arrivals(self.data, _known(self.url)), Outage()
+        self._has_gone_well = False  # an earlier look, or a part of one
+        self._newest: TrainedRun | None = None
+        self._before: Arrived | None = None  # what the look before has found
+        self._is_exported = False
+
+    def run(self) -> TrainedRun | None:
+        """Look until asked to end, or until nothing more can come; return the last result."""
+        while not self._is_asked():
             try:
-                yield
-            except NoRowsError:
-                raise
-            except DataError:
-                if scoring is not None and not is_asked() and _has_model(url):
-                    scoring.look(connect_unless_asked, is_asked)
-                raise
-
-        while not is_asked():
-            try:
-                if outage.is_on:  # what failed may be done in part
-                    batches, scoring, joining = parts()
-                began = time.monotonic()
-                if scoring is not None and joining is not None and _has_model(url):
-                    scoring.look(connect_unless_asked, is_asked)  # before their labels are learned
-                for joined in () if joining is None else joining.look():
-                    if metrics is not None:
-                        metrics.labels_joined(joined.rows_later, joined.seconds_later)
-                    if on_joined is not None:
-                        on_joined(joined)
-                n_taken = 0
-                if batches is not None:
-                    seconds = interval if _exists(url) else float("inf")
-                    n_taken = batches.take(rows_to_take(batches, url), seconds, is_asked)
-                    if is_asked() and not _exists(url):
-                        break  # the encoding is not of where one was asked to end
-                now = arrivals.look()
-                if now.is_empty and once and before is None and not _exists(url):
-                    if joining is not None:
-                        _log.info("no label of a row has come yet: there is nothing to learn")
-                        break
-                    raise DataError(
-                        f"no Parquet file has come to {data} yet: there is nothing to learn"
-                    )
-                if now.has_come_since(before) and not (now.is_empty and not _exists(url)):
-                    if metrics is not None:
-                        metrics.data_came(now.newest)
-                    if newest is not None and not _exists(url):
-                        raise CheckpointError(GONE.format(url=url))
-                    try:
-                        with scored_first(), _about_joined(joining), about_batches(batches):
-                            opened, plan = prepare_run(
-                                estimator, data, target, url, run_options, plan_options,
-                                checks_of(held_out, options.alerts), now.files, lags, is_asked,
-                                is_own=joining is not None or batches is not None,
-                            )  # fmt: skip
-                    except NoRowsError as error:
-                        if once:
-                            raise
-                        _log.info("%s", error)
-                        before, has_gone_well = now, True
-                        outage.passed()
-                        _wait(asked, interval)
-                        continue
-                    if is_asked():
-                        break
-                    try:
-                        with scored_first(), _about_joined(joining), about_batches(batches):
-                            found = bring_to_end(
-                                opened, plan, options, connect_unless_asked, held_out
-                            )
-                    except FencedError as error:
-                        raise FencedError(f"{error}. {ONE_ALONE}") from error
-                    if len(opened.manifests()) > keep:
-                        prune(opened, keep)
-                    if batches is not None:
-                        drop_learned(batches, opened)
-                    if joining is not None:
-                        joining.drop(_learned_for_good(opened, plan))
-                    if (lagged := lags_of_run(opened)) is not None:
-                        lagged.drop_rows(safe_position(opened))
-                    newest, before, options = found, now, replace(options, listener=None)
-                    has_gone_well = True
-                    is_exported = is_exported and not found.summary["rows"]
-                    if metrics is not None and not found.summary["rows"]:
-                        metrics.data_learned(None)
-                    if found.summary["rows"]:
-                        seconds = time.monotonic() - began
-                        lag = None if now.newest is None else max(0.0, time.time() - now.newest)
-                        n_rows = found.plan.n_rows
-                        _look_at_lag(options, lag, n_rows, url)
-                        # An attempt's parts refer to each other, and many have the plan.
-                        free_memory()
-                        if on_learned is not None:
-                            on_learned(Learned(found.summary["rows"], n_rows, seconds, lag, found))
-                if exports and not is_exported and not is_asked() and _has_model(url):
-                    _export(url, exports)
-                    is_exported = True
-                if scoring is not None and not is_asked() and _has_model(url):
-                    scoring.look(connect_unless_asked, is_asked)
-                has_gone_well = True
-                outage.passed()
-                if once or (batches is not None and batches.is_over and not n_taken):
-                    break
-                if not n_taken:
-                    _wait(asked, interval)
+                n_taken = self._look()
             except OutageError as error:
-                # Before anything has gone well it may be a mistake in an address; and an iterable
-                # does not give again what was taken.
-                if not has_gone_well or (is_source and not callable(given)):
+                # Before anything has gone well it may be a mistake in an address.
+                if not self._has_gone_well or not self.may_look_again:
                     raise
-                _wait(asked, outage.failed(error))
-    return newest
+                self._wait(self._outage.failed(error))
+                continue
+            self._has_gone_well = True
+            self._outage.passed()
+            is_over = self._batches is not None and self._batches.is_over and not n_taken
+            if self.once or is_over:
+                break
+            if not n_taken:
+                self._wait(self.interval)
+        return self._newest
+
+    def _look(self) -> int:
+        """Take, join, learn, export and score what has come; return how many batches were taken."""
+        if self._outage.is_on:  # what failed may be done in part
+            self._batches, self._scoring, self._joining = self.sources()
+        began = time.monotonic()
+        self._join_labels()
+        n_taken = self._take_batches()
+        if self._is_asked() and not _exists(self.url):
+            return n_taken  # the encoding is not of where one was asked to end
+        files = self._arrivals.look()
+        is_nothing = files.is_empty and not _exists(self.url)
+        if is_nothing and self.once and self._before is None:
+            self._end_without_data()
+            return n_taken
+        if files.has_come_since(self._before) and not is_nothing:
+            self._learn(files, began)
+        if self.exports and not self._is_exported and self._may_publish():
+            _export(self.url, self.exports)
+            self._is_exported = True
+        self._score()
+        return n_taken
+
+    def _join_labels(self) -> None:
+        """Join labels that have come with their rows, which are scored before."""
+        if self._joining is None:
+            return
+        self._score()
+        for joined in self._joining.look():
+            if self.options.metrics is not None:
+                self.options.metrics.labels_joined(joined.rows_later, joined.seconds_later)
+            if self.on_joined is not None:
+                self.on_joined(joined)
+
+    def _take_batches(self) -> int:
+        """Write batches that have come to files; return how many."""
+        if self._batches is None:
+            return 0
+        seconds = self.interval if _exists(self.url) else float("inf")
+        return self._batches.take(rows_to_take(self._batches, self.url), seconds, self._is_asked)
+
+    def _end_without_data(self) -> None:
+        """Log, or raise, that the only look has found nothing."""
+        if self._joining is None:
+            raise DataError(
+                f"no Parquet file has come to {self.data} yet: there is nothing to learn"
+            )
+        _log.info("no label of a row has come yet: there is nothing to learn")
+
+    def _learn(self, files: Arrived, began: float) -> None:
+        """Train the run on files, unless they have no rows or one is asked to end."""
+        if self.options.metrics is not None:
+            self.options.metrics.data_came(files.newest)
+        if self._newest is not None and not _exists(self.url):
+            raise CheckpointError(GONE.format(url=self.url))
+        try:
+            with self._explained_errors():
+                run, plan = self.prepare(files.files, self._is_asked)
+        except NoRowsError as error:
+            if self.once:
+                raise
+            _log.info("%s", error)
+            self._before, self._has_gone_well = files, True
+            return
+        if self._is_asked():
+            return
+        try:
+            with self._explained_errors():
+                trained = bring_to_end(run, plan, self.options, self._connect, self.held_out)
+        except FencedError as error:
+            raise FencedError(f"{error}. {ONE_ALONE}") from error
+        self._drop_learned(run, plan)
+        self._newest, self._before, self._has_gone_well = trained, files, True
+        self.options = replace(self.options, listener=None)
+        self._report(trained, files, began)
+
+    def _drop_learned(self, run: Run, plan: Plan) -> None:
+        """Delete old checkpoints, and rows that no checkpoint needs any more."""
+        if len(run.manifests()) > self.keep:
+            prune(run, self.keep)
+        if self._batches is not None:
+            drop_learned(self._batches, run)
+        if self._joining is not None:
+            self._joining.drop(_learned_for_good(run, plan))
+        if (lagged := lags_of_run(run)) is not None:
+            lagged.drop_rows(safe_position(run))
+
+    def _report(self, trained: TrainedRun, files: Arrived, began: float) -> None:
+        """Report rows that were learned to metrics, alerts and the caller."""
+        n_new = trained.summary["rows"]
+        if not n_new:
+            if self.options.metrics is not None:
+                self.options.metrics.data_learned(None)
+            return
+        self._is_exported = False
+        seconds = time.monotonic() - began
+        lag = None if files.newest is None else max(0.0, time.time() - files.newest)
+        _look_at_lag(self.options, lag, trained.plan.n_rows, self.url)
+        free_memory()  # an attempt's parts refer to each other, and many have the plan
+        if self.on_learned is not None:
+            self.on_learned(Learned(n_new, trained.plan.n_rows, seconds, lag, trained))
+
+    def _score(self) -> None:
+        """Score what has come to be scored, if there is a model."""
+        if self._scoring is not None and self._may_publish():
+            self._scoring.look(self._connect, self._is_asked)
+
+    @contextmanager
+    def _explained_errors(self) -> Iterator[None]:
+        """Add to errors of data where these come from, and score what has come before."""
+        try:
+            with _about_joined(self._joining), about_batches(self._batches):
+                yield
+        except NoRowsError:
+            raise
+        except DataError:
+            self._score()
+            raise
+
+    def _may_publish(self) -> bool:
+        """Return whether there is a model, and one is not asked to end."""
+        return not self._is_asked() and _has_model(self.url)
+
+    def _connect(self) -> Client:
+        client = self.connection()
+        if self._is_asked():
+            raise KeyboardInterrupt("asked to end before rows were learned")
+        return client
+
+    def _is_asked(self) -> bool:
+        return self.interrupts.is_requested
+
+    def _wait(self, seconds: float) -> None:
+        _wait(self.interrupts, seconds)
 
 
 def _look_at_lag(options: AttemptOptions, lag: float | None, row: int, url: str) -> None:
