@@ -41,11 +41,28 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         return follow(arguments, output)
     facts = _facts(arguments.model, arguments.importances)
     output.event("model", facts)
+    output.text(table(_rows_about_model(facts)))
+    _show_parameters(facts, arguments.features, output)
+    _show_importances(facts, output)
+    _show_metrics(facts, output)
+    if facts["search"] is not None:
+        candidates = candidates_table(facts["search"]["candidates"])
+        output.text(f"found by a search, by {facts['search']['loss']}:\n{candidates}")
+    for note in (facts["data"] or {}).get("notes", ()):
+        output.remark(note)
+    if facts["counts"]:
+        output.text("values met:\n" + _indented(table(facts["counts"].items())))
+    return 0
+
+
+def _rows_about_model(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the rows of the table of a model: what it is, and how it came about."""
     about = facts["size"]
     at_most = "" if facts["is_recorded"] else "at most "
     rows: list[tuple[str, Any]] = [
         ("model", facts["model"]),
         ("algorithm", facts["algorithm"]),
+        *_rows_about_data(facts),
         ("rows learned", _rows_learned(facts)),
         ("features", facts["features"]),
         ("trees", _trees(about, facts["mixed_beside"])),
@@ -54,28 +71,10 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         ("stored", _bytes_and_per_node(about["stored_bytes"], about["nodes"])),
         ("on disk", f"{size(about['on_disk_bytes'])}, with all checkpoints"),
     ]
-    if facts["data"] is not None:
-        files = f"{counted(facts['data']['rows'], 'row')} in {_files(facts['data']['files'])}"
-        rows.insert(2, ("data", files))
-        if facts["data"]["label_delay"] is not None:
-            from dmondrian.cli.follow import delay_in_words
-
-            later = delay_in_words(**facts["data"]["label_delay"])
-            rows.insert(
-                3, ("labels came", f"{later} after their rows, the median of the last file")
-            )
-    if facts["data_error"] is not None:
-        rows.insert(2, ("data", f"their plan cannot be read: {facts['data_error']}"))
-    if facts["lags"] is not None:
-        from dmondrian.data.lag_settings import in_words
-
-        rows.insert(3 if facts["data"] is not None else 2, ("lags", in_words(facts["lags"])))
     if facts["row_parts"] is not None:
         from dmondrian.checkpoint.row_ranges import in_words as parts_in_words
 
         rows.append(("row parts", parts_in_words(facts["row_parts"])))
-    if facts["trained"] is not None:
-        rows.insert(2, ("trained", _when(facts["trained"])))
     if facts["created_by"]:
         by = ", ".join(f"{name} {version}" for name, version in facts["created_by"].items())
         rows.append(("written by", by))
@@ -95,7 +94,33 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         for place, name in enumerate(facts["mixed_beside"], -len(facts["mixed_beside"])):
             rows.append((f"weight of {name}", share_in_words(ages, place)))
     rows.append(("checkpoints", f"at {_some(facts['checkpoints'])} rows"))
-    output.text(table(rows))
+    return rows
+
+
+def _rows_about_data(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the rows of that table about when, and on what, a model was trained."""
+    rows: list[tuple[str, Any]] = []
+    data = facts["data"]
+    if facts["trained"] is not None:
+        rows.append(("trained", _when(facts["trained"])))
+    if data is not None:
+        rows.append(("data", f"{counted(data['rows'], 'row')} in {_files(data['files'])}"))
+    if facts["data_error"] is not None:
+        rows.append(("data", f"their plan cannot be read: {facts['data_error']}"))
+    if facts["lags"] is not None:
+        from dmondrian.data.lag_settings import in_words
+
+        rows.append(("lags", in_words(facts["lags"])))
+    if data is not None and data["label_delay"] is not None:
+        from dmondrian.cli.follow import delay_in_words
+
+        later = delay_in_words(**data["label_delay"])
+        rows.append(("labels came", f"{later} after their rows, the median of the last file"))
+    return rows
+
+
+def _show_parameters(facts: Mapping[str, Any], all_features: bool, output: Output) -> None:
+    """Print the parameters, with those chosen from the data, and the scales of features."""
     parameters, in_use = _of_use(facts["parameters"]), dict(facts["in_use"])
     scales = in_use.pop("feature_scales", None)
     if isinstance(parameters.get("feature_scales"), list):
@@ -111,7 +136,7 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         chosen["feature_units"] = f"{parameters['feature_units']}, now {rounded} rounded"
     output.text("parameters:\n" + _indented(table({**parameters, **chosen}.items())))
     names = facts["feature_names"] or [str(number) for number in range(facts["features"])]
-    if arguments.features:
+    if all_features:
         output.text("features in use:\n" + _indented(_features(names, scales, units)))
     elif scales is not None:
         widest = sorted(zip(scales, names, strict=True), key=lambda pair: -pair[0])
@@ -119,6 +144,10 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
             f"feature scales, the {min(_SHOWN_ITEMS, len(widest))} largest:\n"
             + _indented(table([(name, scale) for scale, name in widest[:_SHOWN_ITEMS]]))
         )
+
+
+def _show_importances(facts: Mapping[str, Any], output: Output) -> None:
+    """Print the importances of columns, or why there are none, if they are wanted."""
     if facts["no_importances"] is not None:
         output.text(f"importances: none; {facts['no_importances']}")
     elif facts["importances"] is not None:
@@ -130,6 +159,11 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
                 f"  0 of {', '.join(monotone)}: trees that never forget, whose splits these are, "
                 "do not see columns of monotonic_cst; boosted sets alone do"
             )
+
+
+def _show_metrics(facts: Mapping[str, Any], output: Output) -> None:
+    """Print metrics, alerts and the scores of held-out data, with remarks on them."""
+    parameters = facts["parameters"]
     if facts["waiting"] and not facts["learned"]:
         from dmondrian.drift.waiting_rows import nothing_learned
         from dmondrian.ensemble.settings.drift_settings import DriftSettings
@@ -146,14 +180,6 @@ def describe(arguments: argparse.Namespace, output: Output) -> int:
         output.text("alerts:\n" + _indented(table(alerts)))
     if held_out := held_out_lines(facts["held_out"]):
         output.text(held_out)
-    if facts["search"] is not None:
-        candidates = candidates_table(facts["search"]["candidates"])
-        output.text(f"found by a search, by {facts['search']['loss']}:\n{candidates}")
-    for note in (facts["data"] or {}).get("notes", ()):
-        output.remark(note)
-    if facts["counts"]:
-        output.text("values met:\n" + _indented(table(facts["counts"].items())))
-    return 0
 
 
 def schema(arguments: argparse.Namespace, output: Output) -> int:
