@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import NamedTuple
 
 from dmondrian._text.wording import counted
 from dmondrian.data.block_table import Block, PartitionValue
@@ -20,13 +21,14 @@ from dmondrian.data.columns import check_file, partition_types
 from dmondrian.data.constants import constants_of
 from dmondrian.data.delta_table import about_table, version_note
 from dmondrian.data.footers import Footer
-from dmondrian.data.lake import list_data
+from dmondrian.data.lake import Listing, list_data
 from dmondrian.data.make import groups_of, warn_of_varied, with_rows
 from dmondrian.data.moved import find_places, find_renamed, fingerprints_now, place
 from dmondrian.data.paths import check_paths
 from dmondrian.data.plan import (
     Group,
     Plan,
+    TableState,
     arrange,
     arrange_mixed,
     mixed_note,
@@ -76,16 +78,50 @@ def extend_plan(
         has another name now.
     """
     check_paths(source)
-    planned = dict.fromkeys(plan.table.uris())
     needed = set(plan.blocks_after(learned).uris())
-    past = [uri for uri in planned if uri not in needed]
     listing = list_data(source, plan, needed, among)
-    files, tables = listing.files, listing.tables
+    matched = _match_files(plan, listing, needed)
+    known_partitions = partition_types([footer.file for footer in matched.known], plan.schema)
+    _check_prefix(
+        plan, needed, groups_of(matched.known, known_partitions), matched.versions, matched.places,
+        matched.doubtful,
+    )  # fmt: skip
+    about = (
+        *chain.from_iterable(map(about_table, listing.tables)),
+        *_about_learned(plan, matched.past, matched.again, matched.places, matched.doubtful),
+    )
+    if matched.past and not matched.places:
+        _check_same_data(plan.blocks[-1])
+    moves = {uri: now for uri, now in matched.places.items() if now in matched.versions}
+    plan = place(plan, {uri: (now, matched.versions[now].stamp) for uri, now in moves.items()})
+    plan = _with_tables(plan, listing.tables, about)
+    _check_names(plan, matched.fresh)
+    if moved := [uri for uri, now in moves.items() if now != uri]:
+        note = f"{len(moved)} of the files moved: {moved[0]} is {matched.places[moved[0]]}"
+        plan = replace(plan, notes=(*plan.notes, note)).with_digest_of(plan)
+    return _with_new_files(plan, matched.fresh) if matched.fresh else plan
+
+
+class _MatchedFiles(NamedTuple):
+    """Which files of a source are those of a plan, and which are new."""
+
+    past: list[str]  # uris of planned files that need not be read again
+    places: dict[str, str]  # uri of each planned file that was found, and where it is now
+    doubtful: dict[str, str]  # see :func:`dmondrian.data.moved.find_places`
+    again: list[str]  # uris of learned files that have other bytes now
+    known: list[Footer]  # of planned files
+    fresh: list[Footer]  # of new ones, in the order of the source
+    versions: dict[str, Version]  # of files that were read, by where they are now
+
+
+def _match_files(plan: Plan, listing: Listing, needed: set[str]) -> _MatchedFiles:
+    """Return which of the listed files are those of a plan, by their names or their bytes."""
+    files = listing.files
+    past = [uri for uri in dict.fromkeys(plan.table.uris()) if uri not in needed]
     listed = {file.uri: file for file in files}
     unread = {uri: listed[uri] for uri in past if uri in listed}
-    to_read = [file for file in files if file.uri not in unread]
     varied = constants_of(plan.schema)
-    footers = with_rows(to_read, varied)
+    footers = with_rows([file for file in files if file.uri not in unread], varied)
     versions = {footer.file.uri: footer.file.version for footer in footers}
     places, doubtful = find_places(plan, footers, {*unread, *listing.held}, past)
     old = set(places.values())
@@ -111,33 +147,26 @@ def extend_plan(
     again = [uri for uri, text in changed.items() if uri in old and text not in known_prints]
     known = [footer for footer in footers if footer.file.uri in old]
     fresh = [footer for footer in footers if footer.file.uri not in old]
-    known_partitions = partition_types([footer.file for footer in known], plan.schema)
-    _check_prefix(plan, needed, groups_of(known, known_partitions), versions, places, doubtful)
-    about = (
-        *chain.from_iterable(map(about_table, tables)),
-        *_about_learned(plan, past, again, places, doubtful),
-    )
-    if past and not places:
-        _check_same_data(plan.blocks[-1])
-    moves = {uri: now for uri, now in places.items() if now in versions}
-    plan = place(plan, {uri: (now, versions[now].stamp) for uri, now in moves.items()})
+    return _MatchedFiles(past, places, doubtful, again, known, fresh, versions)
+
+
+def _with_tables(plan: Plan, tables: Sequence[TableState], about: tuple[str, ...]) -> Plan:
+    """Return a plan with the versions of tables that were read now, and notes on learned files."""
     other_tables = [
         state for state in plan.tables if state.id not in {table.id for table in tables}
     ]
     versions_then = {version_note(table) for table in plan.tables if table not in other_tables}
     kept = [note for note in plan.notes if note not in versions_then]
-    plan = replace(
+    return replace(
         plan,
         notes=(*kept, *map(version_note, tables)),
         about_learned=about,
         tables=(*other_tables, *tables),
     ).with_digest_of(plan)
-    _check_names(plan, fresh)
-    if moved := [uri for uri, now in moves.items() if now != uri]:
-        note = f"{len(moved)} of the files moved: {moved[0]} is {places[moved[0]]}"
-        plan = replace(plan, notes=(*plan.notes, note)).with_digest_of(plan)
-    if not fresh:
-        return plan
+
+
+def _with_new_files(plan: Plan, fresh: Sequence[Footer]) -> Plan:
+    """Return a plan with the rows of new files behind its own."""
     partitions = partition_types([footer.file for footer in fresh], plan.schema)
     for footer in fresh:
         check_file(plan.schema, footer, partitions, ())

@@ -14,7 +14,9 @@ import os
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from dmondrian._text.wording import counted
 from dmondrian.data.arrow_values import TIME
@@ -161,45 +163,19 @@ def make_plan(
     hashed = _checked_hashing(text_features, text_words)
     footers, notes, tables = footers_of(source, True, among, CONTENT_BYTES)
     partitions = partition_types([footer.file for footer in footers])
-    excluded, categories = _names(exclude, "exclude"), _names(categorical, "categorical")
-    texts, circles = _names(text, "text"), _names(cyclic, "cyclic")
-    included = None if include is None else _names(include, "include")
-    index = dict.fromkeys(name for footer in footers for name in footer.index)
-    known = [*footers[0].types, *footers[0].repeated, *partitions]
-    elsewhere = dict.fromkeys(name for footer in footers for name in footer.elsewhere)
-    roles = {
-        "include": included or [],
-        "target": [] if target is None else [target],
-        "exclude": excluded,
-        "categorical": categories,
-        "text": texts,
-        "cyclic": circles,
-        "weight": [] if weight is None else [weight],
-        "time": [] if time is None else [time],
-    }
-    for role, names in roles.items():
-        require(names, [*known, *elsewhere] if role == "exclude" else known, role)
-    for footer in footers:
-        check_once((target, weight, time), footer)
-    if target is not None and target in (*excluded, weight):
-        raise ParameterError(f"the target {target!r} is also given as excluded or as the weight")
-    if both := sorted({*texts} & {*excluded, *categories, target, weight, time}):
-        raise ParameterError(
-            f"the column {both[0]!r} is given as `text`, and as exclude, categorical, target, "
-            "weight or time: leave one of both out"
-        )
-    if both := sorted({*circles} & {*excluded, *categories, *texts, target, weight}):
-        raise ParameterError(
-            f"the column {both[0]!r} is given as `cyclic`, and as exclude, categorical, text, "
-            "target or weight: leave one of both out"
-        )
-    if time is not None and time in (target, weight):
-        raise ParameterError(f"the time {time!r} is also given as the target or the weight")
-    if time is not None and shuffle:
-        raise ParameterError(
-            f"labels come by the time {time!r}, and shuffle would mix the rows of all times: leave "
-            "one of both out"
-        )
+    roles = _Roles(
+        include=None if include is None else _names(include, "include"),
+        target=target,
+        exclude=_names(exclude, "exclude"),
+        categorical=_names(categorical, "categorical"),
+        text=_names(text, "text"),
+        cyclic=_names(cyclic, "cyclic"),
+        weight=weight,
+        time=time,
+    )
+    _check_roles(roles, footers, partitions, shuffle)
+    included, excluded, categories = roles.include, roles.exclude, roles.categorical
+    texts, circles, index = roles.text, roles.cyclic, _index_of(footers)
     if included is not None:
         _check_included(included, index, excluded)
     wanted = {*(included or ()), *categories, *texts, *circles}
@@ -241,6 +217,64 @@ def make_plan(
         asked=asked_text(options_given),
         tables=tuple(tables),
     )
+
+
+class _Roles(NamedTuple):
+    """Names of columns, by what they are given for."""
+
+    include: list[str] | None  # None for all
+    target: str | None
+    exclude: list[str]
+    categorical: list[str]
+    text: list[str]
+    cyclic: list[str]
+    weight: str | None
+    time: str | None
+
+
+def _index_of(footers: Sequence[Footer]) -> dict[str, None]:
+    """Return the names of all columns of files, in order, once each."""
+    return dict.fromkeys(name for footer in footers for name in footer.index)
+
+
+def _check_roles(
+    roles: _Roles, footers: Sequence[Footer], partitions: Mapping[str, pa.DataType], shuffle: bool
+) -> None:
+    """Refuse names that no column has, and columns that are given for two things.
+
+    Raises
+    ------
+    SchemaError, ParameterError
+    """
+    target, weight, time = roles.target, roles.weight, roles.time
+    known = [*footers[0].types, *footers[0].repeated, *partitions]
+    elsewhere = dict.fromkeys(name for footer in footers for name in footer.elsewhere)
+    for role, names in roles._asdict().items():
+        given = names if isinstance(names, list) else [] if names is None else [names]
+        require(given, [*known, *elsewhere] if role == "exclude" else known, role)
+    for footer in footers:
+        check_once((target, weight, time), footer)
+    if target is not None and target in (*roles.exclude, weight):
+        raise ParameterError(f"the target {target!r} is also given as excluded or as the weight")
+    if both := sorted({*roles.text} & {*roles.exclude, *roles.categorical, target, weight, time}):
+        raise ParameterError(
+            f"the column {both[0]!r} is given as `text`, and as exclude, categorical, target, "
+            "weight or time: leave one of both out"
+        )
+    if both := sorted(
+        {*roles.cyclic} & {*roles.exclude, *roles.categorical, *roles.text, target, weight}
+    ):
+        raise ParameterError(
+            f"the column {both[0]!r} is given as `cyclic`, and as exclude, categorical, text, "
+            "target or weight: leave one of both out"
+        )
+    if time is not None and time in (target, weight):
+        raise ParameterError(f"the time {time!r} is also given as the target or the weight")
+    if time is not None and shuffle:
+        raise ParameterError(
+            f"labels come by the time {time!r}, and shuffle would mix the rows of all times: leave "
+            "one of both out"
+        )
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
