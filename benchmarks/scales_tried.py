@@ -16,6 +16,9 @@ AMF with ten trees, learned scales and otherwise default settings: held-out log 
 * *seeds*: the defaults with five seeds, also among 50 columns of noise; a search that is caught by
   what it found first is seen in the worst of them. Seconds are the processor's, until settings are
   chosen.
+* *luck*: the defaults with a hundred trees and five seeds, beside forests of the scales that the
+  first seed found, and beside random forests: standard deviations of the held-out score (of R2: of
+  what it is short of 1) in per cent of its mean.
 * *wide*: defaults among 300 and among 2,000 columns of noise, beside no scales and a random forest
   of 100 trees, on at most 12,000 rows of each set; seconds are the processor's for the whole fit.
   How far steps go there was chosen on adult, cpu_act and synthetic_d100_k5 with 300.
@@ -173,6 +176,29 @@ def by_seed(data: Dataset, seeds: int = 5) -> list[list[float | str | None]]:
     return rows
 
 
+def by_luck(data: Dataset, seeds: int = 5) -> list[float | str | None]:
+    """Return the mean of the held-out losses of a hundred trees, and deviations in per cent."""
+    kind = AMFClassifier if data.is_classification else AMFRegressor
+    batch = RandomForestClassifier if data.is_classification else RandomForestRegressor
+
+    def loss(forest: Any) -> float:
+        forest.fit(data.X_train, data.y_train)
+        reached = score(data, forecast(data, forest, data.X_test))
+        return reached if data.is_classification else 1.0 - reached
+
+    rows, scales = [], None
+    for seed in range(seeds):
+        default = kind(100, random_state=seed)
+        row = [loss(default)]
+        if scales is None:
+            scales = np.asarray(default.feature_scales_, float).tolist()
+        # Other trees than those that the scales were found with.
+        row.append(loss(kind(100, random_state=seeds + seed, feature_scales=scales)))
+        rows.append([*row, loss(batch(100, random_state=seed))])
+    mean, deviation = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1)
+    return [data.name, float(mean[0]), *(100.0 * deviation / mean).tolist()]
+
+
 def among_many(data: Dataset) -> Iterator[list[float | str | None]]:
     """Yield held-out scores and seconds of one set among many columns of noise."""
     kind = AMFClassifier if data.is_classification else AMFRegressor
@@ -273,6 +299,7 @@ def by_warmup(data: Dataset) -> list[float | str | None]:
 TITLES = {
     "maps": "Maps of the columns, and exponents of the scales",
     "seeds": "Five seeds, and among fifty columns of noise",
+    "luck": "Five seeds of a hundred trees: deviations in per cent of the loss",
     "wide": "Among hundreds and thousands of columns of noise",
     "noise": "adult with fifty columns of noise",
     "size": "Noise columns of a given scale",
@@ -306,6 +333,16 @@ def lower_among_many(than: str) -> Figure:
     return find
 
 
+def deviation(of: str) -> Figure:
+    """Return what finds the per cent by which five seeds deviate, over sets."""
+
+    def find(records: Records) -> Any:
+        record = records.only(part="luck")
+        return middle(list(column_of(record, of)), ".1f", [record])
+
+    return find
+
+
 def seconds(records: Records) -> Any:
     """Return the seconds until scales are chosen, over sets without noise columns."""
     record = records.only(part="seeds")
@@ -321,6 +358,9 @@ PAGE = Page(
         "noise_plain": noise_costs(1),
         "noise": noise_costs(3),
         "seconds": seconds,
+        "luck": deviation("default"),
+        "luck_given": deviation("scales given"),
+        "luck_forest": deviation("random forest"),
         "wide": lower_among_many("no scales"),
         "wide_forest": lower_among_many("random forest"),
         "learned": cell("groups", {"set": "adult"}, "learned", ".3f"),
@@ -330,7 +370,9 @@ PAGE = Page(
         "The search takes {seconds} seconds of the processor; fifty columns of noise cost"
         " {noise_plain} per cent of the loss on adult without scales, and {noise} with scales that"
         " are learned; among hundreds and thousands of them the defaults are better than no scales"
-        " on {wide} of the rows below, and than a random forest on {wide_forest}.",
+        " on {wide} of the rows below, and than a random forest on {wide_forest}; five seeds of a"
+        " hundred trees deviate by {luck} per cent of their loss, by {luck_given} where scales are"
+        " given, and random forests by {luck_forest}.",
         "Not built, as they gain little or lose: quantile maps, groups of exponents, one scale for"
         " a one-hot group ({grouped} where single scales have {learned} on adult), and learning"
         " scales anew as rows come, which at best is what `warmup_rows` has.",
@@ -348,7 +390,7 @@ def main() -> None:
     parser.add_argument(
         "--parts",
         nargs="+",
-        default=["maps", "seeds", "wide", "noise", "size", "bank", "groups", "warmup"],
+        default=["maps", "seeds", "luck", "wide", "noise", "size", "bank", "groups", "warmup"],
     )
     args = parser.parse_args()
     parts: dict[str, Any] = {
@@ -357,6 +399,8 @@ def main() -> None:
             lambda: (measure(load(name, args.max_rows)) for name in args.sets)),
         "seeds": (["set", "mean", "deviation", "worst", "seconds"],
                   lambda: (row for s in args.sets for row in by_seed(load(s, args.max_rows)))),
+        "luck": (["set", "loss", "default", "scales given", "random forest"],
+                 lambda: (by_luck(load(name, args.max_rows)) for name in args.sets)),
         "wide": (["set", "columns", "no scales", "no scales, s", "default", "default, s",
                   "random forest", "random forest, s"],
                  lambda: (row for s in args.sets for row in among_many(load(s, MOST_WIDE)))),
