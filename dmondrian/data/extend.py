@@ -181,7 +181,7 @@ def _with_new_files(plan: Plan, fresh: Sequence[Footer]) -> Plan:
         notes.append(f"{_NEW_FILES}, {mixed_note(more, bands)}")
     else:
         more = arrange(added, plan.shuffle, plan.seed, plan.blocks)
-    warn_of_varied(plan.schema, fresh, notes)
+    warn_of_varied(plan.schema, fresh, notes, stacklevel=4)  # of the caller of extend_plan
     return replace(
         plan,
         blocks=plan.table + more,

@@ -164,7 +164,6 @@ def make_plan(
     footers, notes, tables = footers_of(source, True, among, CONTENT_BYTES)
     partitions = partition_types([footer.file for footer in footers])
     roles = _Roles(
-        include=None if include is None else _names(include, "include"),
         target=target,
         exclude=_names(exclude, "exclude"),
         categorical=_names(categorical, "categorical"),
@@ -172,6 +171,7 @@ def make_plan(
         cyclic=_names(cyclic, "cyclic"),
         weight=weight,
         time=time,
+        include=None if include is None else _names(include, "include"),
     )
     _check_roles(roles, footers, partitions, shuffle)
     included, excluded, categories = roles.include, roles.exclude, roles.categorical
@@ -233,7 +233,7 @@ class _Roles(NamedTuple):
 
 
 def _index_of(footers: Sequence[Footer]) -> dict[str, None]:
-    """Return the names of all columns of files, in order, once each."""
+    """Return the columns that data frames have as their index, in order, once each."""
     return dict.fromkeys(name for footer in footers for name in footer.index)
 
 
@@ -450,11 +450,13 @@ def with_rows(files: Sequence[SourceFile], with_bounds: Collection[str]) -> list
     return [footer for footer in read_footers(files, with_bounds) if footer.rows]
 
 
-def warn_of_varied(schema: Schema, footers: Sequence[Footer], notes: list[str]) -> None:
+def warn_of_varied(
+    schema: Schema, footers: Sequence[Footer], notes: list[str], stacklevel: int = 3
+) -> None:
     """Warn of columns left out as constant that vary in these files, and add a note."""
     if note := note_of_varied(schema, footers):
         notes.append(note)
-        warnings.warn(note, UserWarning, stacklevel=3)
+        warnings.warn(note, UserWarning, stacklevel=stacklevel)
 
 
 def groups_of(footers: Sequence[Footer], partitions: dict[str, Any]) -> list[Group]:
