@@ -8,6 +8,7 @@ and of the flags.
 from __future__ import annotations
 
 import functools
+import glob
 import hashlib
 import logging
 import os
@@ -78,22 +79,42 @@ def read_only_folder() -> Path | None:
     return None if cache_folder() == first else first
 
 
-def link_read_only() -> None:
-    """Link the kernels that were compiled for others into the folder of this user, once.
+def copy_read_only() -> None:
+    """Copy the kernels that were compiled for others into the folder of this user, once.
 
-    Numba's public interface reads one folder alone, and replaces a link where it writes.
+    Numba's public interface reads one folder alone. A link would be followed long after the folder
+    of others has other kernels, or is another's.
     """
     if (theirs := read_only_folder()) is not None:
-        _link(theirs, cache_folder())
+        copy_kernels(theirs, cache_folder())
 
 
 @functools.cache
-def _link(theirs: Path, own: Path) -> None:
-    for file in theirs.rglob("*.nb[ic]"):
-        link = own / file.relative_to(theirs)
-        with suppress(OSError):  # it is there, or the system has no links: it is compiled
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(file)
+def copy_kernels(theirs: Path, own: Path) -> None:
+    """Copy the files of functions of which a folder has none.
+
+    An index numbers the files of signatures: that of one folder would give another signature's
+    code of the other.
+    """
+    with suppress(OSError), locked(own / "lock"):  # what is not copied is compiled
+        for index in theirs.rglob("*.nbi"):
+            folder, name = own / index.parent.relative_to(theirs), f"{glob.escape(index.stem)}."
+            if any(folder.glob(f"{name}*")):
+                continue
+            with suppress(OSError):  # it may not be read, or the disk is full
+                folder.mkdir(parents=True, exist_ok=True)
+                for file in (index, *index.parent.glob(f"{name}*.nbc")):  # an index alone is safe
+                    _copy_whole(file, folder / file.name)
+
+
+def _copy_whole(file: Path, to: Path) -> None:
+    """Copy a file, which nobody reads before it is whole."""
+    part = to.with_name(f"{to.name}.tmp.{os.getpid()}")
+    try:
+        shutil.copyfile(file, part)
+        part.replace(to)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _first_folder() -> Path:

@@ -26,7 +26,7 @@ from dmondrian._numba.cache import (
     TURN_SECONDS,
     announce,
     cache_folder,
-    link_read_only,
+    copy_read_only,
     locked,
     warn_of_no_cache,
 )
@@ -67,7 +67,7 @@ class _Kernel:
         known = config.CACHE_DIR
         try:
             folder = cache_folder()
-            link_read_only()
+            copy_read_only()
             config.CACHE_DIR = str(folder)
             # Numba refuses to cache where it cannot write.
             return numba.njit(cache=os.access(folder, os.W_OK), **FLAGS)(self.py_func)

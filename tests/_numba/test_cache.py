@@ -172,7 +172,7 @@ def make():
 folder = Path(os.environ["DMONDRIAN_CACHE_DIR"])
 assert make()(2) == 4
 for path in (folder, *folder.rglob("*")):
-    path.chmod(0o555 if path.is_dir() else 0o444)
+    path.chmod(0o555 if path.is_dir() else int(sys.argv[2], 8))
 if os.geteuid() == 0:
     os.setuid(65534)
 tempfile.tempdir = sys.argv[1]
@@ -187,10 +187,11 @@ print(again.stats.cache_hits.total(), cache.cache_folder().is_relative_to(sys.ar
 
 
 @pytest.mark.parametrize("stock", ["0", "1"])
+@pytest.mark.parametrize(("mode", "n_hits"), [("444", ["1", "2"]), ("0", ["0", "2"])])
 @pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled")
 @pytest.mark.skipif(os.name != "posix", reason="permissions as on Unix")
 def test_kernels_that_were_compiled_for_others_are_found_in_a_cache_that_is_read_only(
-    stock: str,
+    stock: str, mode: str, n_hits: list[str]
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder, scratch = Path(place), Path(place, "scratch")
@@ -203,12 +204,29 @@ def test_kernels_that_were_compiled_for_others_are_found_in_a_cache_that_is_read
         env = {**os.environ, "DMONDRIAN_CACHE_DIR": str(folder / "warm"), "PYTHONPATH": root}
         env["DMONDRIAN_NUMBA_STOCK"] = stock
         done = subprocess.run(
-            [sys.executable, str(script), str(scratch)],
+            [sys.executable, str(script), str(scratch), mode],
             env=env, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
         for path in (folder / "warm").rglob("*"):
             path.chmod(0o755)  # to be deleted
-    assert done.stdout.split() == ["1", "2", "True"], done.stderr
+    assert done.stdout.split() == [*n_hits, "True"], done.stderr
+
+
+@pytest.mark.parametrize("left", ["f.nbi", "f.1.nbc"])
+def test_kernels_of_others_are_not_mixed_with_own_ones_of_other_numbers(
+    tmp_path: Path, left: str
+) -> None:
+    theirs, own = tmp_path / "theirs" / "module", tmp_path / "own" / "module"
+    for folder in (theirs, own):
+        folder.mkdir(parents=True)
+    for name in ("f.nbi", "f.1.nbc", "f.2.nbc", "g.nbi", "g.1.nbc"):
+        (theirs / name).write_text(f"their {name}")
+    (own / left).write_text("own")  # the rest was deleted
+    _cache.copy_kernels(theirs.parent, own.parent)
+    (theirs / "g.1.nbc").write_text("of another signature, later")
+    assert {file.name: file.read_text() for file in own.iterdir()} == {
+        left: "own", "g.nbi": "their g.nbi", "g.1.nbc": "their g.1.nbc",
+    }  # fmt: skip
 
 
 @OURS
