@@ -389,6 +389,7 @@ class _Follower:
         """Take, join, learn, export and score what has come; return how many batches were taken."""
         if self._outage.is_on:  # what failed may be done in part
             self._batches, self._scoring, self._joining = self.sources()
+            self._is_exported = False  # rows may be learned whose report failed
         began = time.monotonic()
         self._join_labels()
         n_taken = self._take_batches()

@@ -21,7 +21,7 @@ from distributed import Client
 from dmondrian.checkpoint import Run
 from dmondrian.data import BatchFiles
 from dmondrian.data.joined_files import JoinedFiles
-from dmondrian.distributed import TrainedRun, follow, train
+from dmondrian.distributed import TrainedRun, follow, following, train
 from dmondrian.distributed.cluster import outage
 from dmondrian.distributed.training import coordinator
 from dmondrian.errors import DataError, OutageError, StoreError
@@ -150,6 +150,43 @@ def test_following_goes_on_behind_an_outage_amid_a_look(
     )  # fmt: skip
     assert learned == [ROWS, 2 * ROWS]
     assert "answers again" in caplog.text
+
+
+@pytest.mark.thorough
+def test_a_model_is_exported_whose_old_checkpoints_an_outage_kept(
+    link: Proxy, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnx")
+    place, model = f"s3://{BUCKET}/export", tmp_path / "model.onnx"
+    exported: list[bytes] = []
+    prune, export = following.prune, following._export
+
+    def fail(*given: Any) -> Any:
+        if not link.met:
+            link.suffer("errors", 3.0)
+        return prune(*given)
+
+    def end(*given: Any) -> None:
+        export(*given)
+        exported.append(model.read_bytes())
+        if len(exported) == 1:
+            put(place, "data/1.parquet", 1)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(following, "prune", fail)
+    monkeypatch.setattr(following, "_export", end)
+    put(place, "data/0.parquet", 0)
+    ending = threading.Timer(60.0, os.kill, (os.getpid(), signal.SIGTERM))  # without an export
+    ending.start()
+    follow(
+        forest(), f"{place}/data", run=f"{place}/run", interval=0.1, target="income",
+        client=client, keep=1, export=model,
+    )  # fmt: skip
+    ending.cancel()
+    assert link.met
+    assert len(exported) == 2
+    assert exported[0] != exported[1]
 
 
 def test_a_store_that_refuses_ends_following(
