@@ -371,8 +371,9 @@ class _Follower:
             try:
                 n_taken = self._look()
             except OutageError as error:
-                # Before anything has gone well it may be a mistake in an address.
-                if not self._has_gone_well or not self.may_look_again:
+                # Before anything has gone well it may be a mistake in an address; and who looks
+                # once, as by a timer, looks again.
+                if self.once or not self._has_gone_well or not self.may_look_again:
                     raise
                 self._wait(self._outage.failed(error))
                 continue
