@@ -10,7 +10,6 @@ The run may be in work: its plans are those of one moment, and a copy of what it
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,6 +19,7 @@ from itertools import accumulate
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dmondrian.checkpoint.file_notes import read_note
 from dmondrian.checkpoint.held_out import NAME as HELD_OUT_NAME
 from dmondrian.checkpoint.kept_shares import names_of
 from dmondrian.checkpoint.opening import RUN_NAME
@@ -194,7 +194,7 @@ def _batches(run: Run) -> list[str]:
         return []
     newest = pa.BufferReader(run.store.get(names[-1]))
     try:
-        sizes = json.loads((pq.read_schema(newest).metadata or {})[BATCHES_NOTE])["sizes"]
+        sizes = read_note(pq.read_schema(newest).metadata, BATCHES_NOTE)["sizes"]
         begin = next((n for n, end in enumerate(accumulate(sizes)) if end > _learned(run)), None)
     except (pa.ArrowException, LookupError, TypeError, ValueError) as error:
         raise CorruptError(

@@ -31,8 +31,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dmondrian.checkpoint.file_notes import read_note, sealed_note
 from dmondrian.checkpoint.stream import BATCHES_NOTE
-from dmondrian.data.file_notes import read_note, sealed_note
 from dmondrian.data.footers import open_parquet
 from dmondrian.data.paths import ROWS_IN_MEMORY
 from dmondrian.errors import CorruptError, DataError, FencedError, ParameterError

@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dmondrian.data.file_notes import read_note, sealed_note
+from dmondrian.checkpoint.file_notes import read_note, sealed_note
 from dmondrian.data.footers import open_parquet, read_columns
 from dmondrian.errors import CorruptError, DataError, FencedError, OutageError, ParameterError
 from dmondrian.store import ExistsError, open_store

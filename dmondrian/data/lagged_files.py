@@ -40,12 +40,12 @@ import pyarrow.parquet as pq
 
 from dmondrian._text.wording import NOTED, counted, size
 from dmondrian.checkpoint import Run
+from dmondrian.checkpoint.file_notes import read_note, sealed_note
 from dmondrian.checkpoint.stream import LAGS
 from dmondrian.data.arrow_values import CATEGORY, NUMBER, TIME, kind_of
 from dmondrian.data.block_table import Block
 from dmondrian.data.columns import partition_array, partition_types, require
 from dmondrian.data.extend import extend_plan
-from dmondrian.data.file_notes import read_note, sealed_note
 from dmondrian.data.footers import open_parquet, plain_columns, read_columns
 from dmondrian.data.keyed_lags import KeyedLags
 from dmondrian.data.lag_origins import NAME, Origin, in_words_of_data

@@ -13,14 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 
-from dmondrian import DataError, DMondrianError, ParameterError
+from dmondrian import CorruptError, DataError, DMondrianError, ParameterError
 from dmondrian.checkpoint import Run
 from dmondrian.checkpoint.copying import copy_model
 from dmondrian.checkpoint.migrating import migrate
+from dmondrian.checkpoint.stream import BATCHES_NOTE
 from dmondrian.data import Position, batch_files
 from dmondrian.distributed import TrainedRun, follow, train
 from dmondrian.distributed.cluster.events import Event
 from dmondrian.distributed.training import batch_source
+from tests.checkpoint.test_file_notes import damage
 from tests.distributed.conftest import ROWS, digests, forest
 
 
@@ -106,6 +108,16 @@ def test_a_source_that_fails_is_learned_once(
         file.unlink()
     with pytest.raises(DataError, match="where to begin is not known"):
         train(forest(), source, run=copy.url, **options(client))
+
+
+def test_a_batch_with_a_damaged_note_is_not_copied(
+    rows: pa.Table, client: Client, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(forest(), lambda position: iter([rows.slice(position.rows)]), run=run, **options(client))
+    damage(max((run / "batches").iterdir()), BATCHES_NOTE)
+    with pytest.raises(CorruptError, match=r"without the position of its source.*sha256"):
+        copy_model(run, tmp_path / "copy")
 
 
 @pytest.mark.parametrize("write", [copy_model, migrate])

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dmondrian.checkpoint.file_notes import read_note, sealed_note
 from dmondrian.checkpoint.stream import BATCHES_NOTE
 from dmondrian.data import BatchFiles, LabelJoin
-from dmondrian.data.file_notes import read_note, sealed_note
 from dmondrian.data.joined_files import JoinedFiles, label_delay
 from dmondrian.errors import CorruptError
 
