@@ -45,7 +45,9 @@ def test_a_test_that_hangs_ends_the_run(tmp_path: Path, way: str) -> None:
     )
     assert done.returncode == 1, done.stderr
     assert "no test began or ended for 2 s: test_it.py::test_that_hangs" in done.stderr
-    assert 'test_it.py", line 3 in test_that_hangs' in done.stderr  # the stack
+    # The stack; CPython reads that of a thread which goes on meanwhile, and rarely crashes by it.
+    if "exit code -11" not in done.stderr:
+        assert 'test_it.py", line 3 in test_that_hangs' in done.stderr
     assert "crashed while running 'test_it.py::test_that_hangs'" in done.stdout
     end = done.stdout[done.stdout.index("processes that were lost or silent") :]
     assert "no test began or ended for 2 s: test_it.py::test_that_hangs" in end
